@@ -236,7 +236,7 @@ static struct ggml_tensor *logits_create(const quire_graph_build *b, struct ggml
 /* From here on: layer il, or with il = n_layer the last norm and the output matrix. */
 static void layer_enter(quire_graph_build *b, uint32_t il)
 {
-    if (b->weights->device != NULL && il == b->weights->device_from) {
+    if (il == b->weights->device_from) {
         b->linear->is_plain = true;
         b->device_from_node = ggml_graph_n_nodes(b->graph->cgraph);
     }
@@ -283,7 +283,7 @@ static void graph_clear(quire_graph *graph)
 static int graph_build_shape(const quire_graphs *graphs, quire_graph *graph, uint32_t n_rows,
                              uint32_t n_logits, bool is_queued)
 {
-    const bool has_device = graphs->opts.weights->device != NULL;
+    const bool has_device = graphs->opts.weights->n_devices > 0;
     const size_t n_nodes = quire_graph_nodes(graphs, n_rows, n_logits);
     const size_t n_split = has_device ? quire_graph_split_nodes(n_nodes) : 0;
     const struct ggml_init_params params = {
@@ -317,7 +317,7 @@ static int graph_build_shape(const quire_graphs *graphs, quire_graph *graph, uin
     b.positions = graph->positions;
     layers_create(&b);
     return has_device ? quire_graph_split(graph, graphs->opts.weights, b.device_from_node,
-                                          graphs->has_two_memories)
+                                          graphs->has_own_memories)
                       : QUIRE_OK;
 }
 
@@ -370,34 +370,19 @@ static int experts_create(quire_graphs *graphs)
     return QUIRE_OK;
 }
 
-/* Beside a device the host's part is memory that the device pins, where it does: copies of other
- * memory would wait for their end. Of several cards ggml pins memory with the first alone. */
-static ggml_gallocr_t buffer_new(ggml_backend_dev_t device, bool *has_two)
-{
-    ggml_backend_buffer_type_t types[2] = { ggml_backend_dev_buffer_type(quire_backend_cpu()) };
-    ggml_backend_buffer_type_t pinned;
-
-    *has_two = false;
-    if (device == NULL) {
-        return ggml_gallocr_new(types[QUIRE_GRAPH_HOST]);
-    }
-    pinned = ggml_backend_dev_host_buffer_type(device);
-    if (pinned != NULL && ggml_backend_buft_is_host(pinned) &&
-        ggml_backend_buft_get_device(pinned) == device) {
-        types[QUIRE_GRAPH_HOST] = pinned;
-    }
-    types[QUIRE_GRAPH_DEVICE] = ggml_backend_dev_buffer_type(device);
-    *has_two = types[QUIRE_GRAPH_DEVICE] != types[QUIRE_GRAPH_HOST];
-    return ggml_gallocr_new_n(types, 2);
-}
-
 /* Everything but the memory of the buffer. */
 static int graphs_prepare(quire_graphs *graphs, const quire_graphs_opts *opts)
 {
     *graphs = (quire_graphs){ .opts = *opts,
                               .linear_block_bytes = quire_linear_block_bytes(opts->n_threads) };
-    graphs->buffer = buffer_new(opts->weights->device, &graphs->has_two_memories);
+    graphs->buffer = quire_graph_buffer_new(opts->weights, &graphs->has_own_memories);
     return graphs->buffer != NULL ? experts_create(graphs) : QUIRE_NOMEM;
+}
+
+/* Whether steps may have appends and attention in the device's turns: one device's. */
+static bool can_queue(const quire_graphs_opts *opts)
+{
+    return opts->weights->n_devices == 1;
 }
 
 /* The shapes for which the buffer is reserved: the largest step, and before it the largest step
@@ -421,9 +406,7 @@ int quire_graphs_init(quire_graphs *graphs, const quire_graphs_opts *opts)
 
     for (uint32_t i = 0; rc == QUIRE_OK && i < n; i++) {
         rc = buffer_reserve(graphs, n_rows[i], false);
-        rc = rc == QUIRE_OK && opts->weights->device != NULL
-                 ? buffer_reserve(graphs, n_rows[i], true)
-                 : rc;
+        rc = rc == QUIRE_OK && can_queue(opts) ? buffer_reserve(graphs, n_rows[i], true) : rc;
     }
     if (rc < 0) {
         quire_graphs_fini(graphs);
@@ -447,10 +430,10 @@ size_t quire_graphs_buffer_bytes(const quire_graphs *graphs)
     return ggml_gallocr_get_buffer_size(graphs->buffer, QUIRE_GRAPH_HOST);
 }
 
-size_t quire_graphs_device_bytes(const quire_graphs *graphs)
+size_t quire_graphs_device_bytes(const quire_graphs *graphs, uint32_t device)
 {
-    return graphs->opts.weights->device != NULL
-               ? ggml_gallocr_get_buffer_size(graphs->buffer, QUIRE_GRAPH_DEVICE)
+    return device < graphs->opts.weights->n_devices
+               ? ggml_gallocr_get_buffer_size(graphs->buffer, QUIRE_GRAPH_DEVICE + (int)device)
                : 0;
 }
 
@@ -465,15 +448,17 @@ static size_t graph_bytes(const quire_graph *graph)
 static int shape_measure(const quire_graphs *graphs, uint32_t n_rows, bool is_queued,
                          quire_graphs_size *size)
 {
-    size_t sizes[2] = { 0 };
+    size_t sizes[QUIRE_GRAPH_SIDES] = { 0 };
     quire_graph graph;
     int rc = graph_build_shape(graphs, &graph, n_rows, n_rows, is_queued);
 
     if (rc == QUIRE_OK) {
         ggml_gallocr_reserve_n_size(graphs->buffer, graph.cgraph, graph.buffer_ids, NULL, sizes);
-        sizes[QUIRE_GRAPH_DEVICE] = graphs->has_two_memories ? sizes[QUIRE_GRAPH_DEVICE] : 0;
         size->buffer_bytes = quire_max_u64(size->buffer_bytes, sizes[QUIRE_GRAPH_HOST]);
-        size->device_bytes = quire_max_u64(size->device_bytes, sizes[QUIRE_GRAPH_DEVICE]);
+        for (uint32_t i = 0; graphs->has_own_memories && i < QUIRE_MODEL_DEVICES_MAX; i++) {
+            size->device_bytes[i] =
+                quire_max_u64(size->device_bytes[i], sizes[QUIRE_GRAPH_DEVICE + i]);
+        }
         size->work_bytes =
             quire_max_u64(size->work_bytes, quire_backend_work_bytes(graph.cgraph, graph.buffer_ids,
                                                                      graphs->opts.n_threads));
@@ -495,9 +480,7 @@ int quire_graphs_measure(const quire_graphs_opts *opts, quire_graphs_size *out)
     *out = (quire_graphs_size){ 0 };
     for (uint32_t i = 0; rc == QUIRE_OK && i < n; i++) {
         rc = shape_measure(&graphs, n_rows[i], false, out);
-        rc = rc == QUIRE_OK && opts->weights->device != NULL
-                 ? shape_measure(&graphs, n_rows[i], true, out)
-                 : rc;
+        rc = rc == QUIRE_OK && can_queue(opts) ? shape_measure(&graphs, n_rows[i], true, out) : rc;
     }
     quire_graphs_fini(&graphs);
     return rc;
@@ -505,7 +488,12 @@ int quire_graphs_measure(const quire_graphs_opts *opts, quire_graphs_size *out)
 
 static size_t all_buffers_bytes(const quire_graphs *graphs)
 {
-    return quire_graphs_buffer_bytes(graphs) + quire_graphs_device_bytes(graphs);
+    size_t bytes = quire_graphs_buffer_bytes(graphs);
+
+    for (uint32_t i = 0; i < graphs->opts.weights->n_devices; i++) {
+        bytes += quire_graphs_device_bytes(graphs, i);
+    }
+    return bytes;
 }
 
 /* Whether an operation and its arguments lie in a buffer. */

@@ -106,7 +106,9 @@ typedef struct quire_graph_segment {
                                       host's segment before, and run beside it */
     const quire_graph_work *rest;  /* [n_rest] */
     uint32_t n_early, n_rest;
+    uint8_t side;                      /* graph_split.h */
     struct ggml_tensor *const *copies; /* [n_copies], each of its src[0] */
+    const int *copies_to;              /* [n_copies]: the sides in whose memory they lie */
     uint32_t n_copies;
 } quire_graph_segment;
 
@@ -157,7 +159,7 @@ typedef struct quire_graphs {
     size_t linear_block_bytes;           /* see linear.h */
     struct quire_graph_experts *experts; /* [n_layer]; NULL in a model without experts */
     ggml_gallocr_t buffer;
-    bool has_two_memories; /* host and device have one each in it */
+    bool has_own_memories; /* host and devices have one each in it */
     quire_graph entries[QUIRE_GRAPHS_MAX];
     uint64_t clock;
     uint64_t built_total;
@@ -170,10 +172,11 @@ static inline bool quire_graph_has_exit(const quire_model_desc *desc)
     return desc->last_stored + 1 < desc->n_layer;
 }
 
-/* Compute a graph whose inputs are written (graph_run.c); device: of the weights', which nobody
- * else uses meanwhile; not used by a graph without segments. Nothing is queued there afterwards. */
+/* Compute a graph whose inputs are written (graph_run.c); devices: [n_devices] of the weights',
+ * which nobody else uses meanwhile; not used by a graph without segments. Nothing is queued there
+ * afterwards. */
 enum ggml_status quire_graph_compute(const quire_graph *graph, const quire_backend *host,
-                                     quire_backend_device *device);
+                                     quire_backend_device *devices, uint32_t n_devices);
 
 /* Reserve the compute buffer for n_rows_max rows, logits of all of them included. Errors:
  * QUIRE_NOMEM. Memory: release with quire_graphs_fini(). */
@@ -189,14 +192,14 @@ int quire_graphs_get(quire_graphs *graphs, uint32_t n_rows, uint32_t n_logits, b
 
 /* The compute buffer in the host's memory, and its part in the device's. */
 size_t quire_graphs_buffer_bytes(const quire_graphs *graphs);
-size_t quire_graphs_device_bytes(const quire_graphs *graphs);
+size_t quire_graphs_device_bytes(const quire_graphs *graphs, uint32_t device);
 
 /* The memory of graphs. */
 typedef struct quire_graphs_size {
     uint64_t buffer_bytes; /* quire_graphs_buffer_bytes() after quire_graphs_init() */
-    uint64_t device_bytes; /* quire_graphs_device_bytes() */
-    uint64_t work_bytes;   /* quire_backend_work_bytes() of the largest graph */
-    uint64_t kept_bytes;   /* a full cache of graphs, and the allocator's table of one */
+    uint64_t device_bytes[QUIRE_MODEL_DEVICES_MAX]; /* quire_graphs_device_bytes() */
+    uint64_t work_bytes; /* quire_backend_work_bytes() of the largest graph */
+    uint64_t kept_bytes; /* a full cache of graphs, and the allocator's table of one */
 } quire_graphs_size;
 
 /* Compute it without the memory; opts->weights may be an outline (weights_outline.h). Errors:

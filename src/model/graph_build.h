@@ -24,7 +24,7 @@ typedef struct quire_graph_build {
     quire_graph *graph;
     quire_linear *linear;
     quire_graph_experts *experts; /* [n_layer], or NULL */
-    int device_from_node;         /* the first node of a layer on the device */
+    int device_from_node;         /* the first node of a layer on a device */
     /* Of the rows of the layer at hand. */
     uint32_t n_rows;
     struct ggml_tensor *positions;

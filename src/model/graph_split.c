@@ -1,57 +1,14 @@
 /* graph_split.c - see graph_split.h.
  *
  * SPDX-License-Identifier: MIT */
-#include "model/graph_split.h"
+#include "model/graph_split_internal.h"
 
 #include "base/check.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define NEITHER 2 /* of a view: no side computes it */
-
-/* The state of a tensor of the graph's context. */
-typedef struct split_tensor {
-    uint8_t memory;             /* the side in whose memory it lies */
-    uint8_t computer;           /* the side that computes it, or queues it where it is a copy */
-    bool is_copy;               /* to the other side */
-    const quire_graph_own *own; /* it is queued in the device's turn; NULL: it is ggml's */
-    bool waits;                 /* it is not in a segment yet */
-    bool is_wanted;             /* of an operation in the device's turn: the host needs it next */
-    bool is_early;              /* it could have been in the device's turn before */
-    struct ggml_tensor *copy;   /* on the other side; NULL: there is none */
-    struct ggml_tensor *dense;  /* without gaps, on the same side; NULL: there is none */
-} split_tensor;
-
-/* The places in the order at which the parts of a segment end. */
-typedef struct split_ends {
-    uint32_t early, rest, copies;
-} split_ends;
-
-typedef struct graph_split {
-    quire_graph *graph;
-    const quire_weights *weights;
-    int from;
-    bool has_early;
-    split_tensor *tensors; /* [n_tensors], by place in the context */
-    size_t n_tensors;
-    struct ggml_tensor **list; /* [n]: the operations, with copies where they are read first */
-    uint32_t n, n_max;
-    struct ggml_tensor **order;                 /* [n]: segment by segment */
-    struct ggml_tensor **turn, **off;           /* [n]: of the turn at hand; put off to the next */
-    split_ends *ends;                           /* [n_segments] */
-    struct ggml_tensor *factors, *factors_copy; /* the weight that was copied last */
-} graph_split;
-
 /* ---- tensors ---- */
-
-/* Tensors of a context lie one behind the other, at least so far apart. */
-static size_t place_of(const graph_split *s, const struct ggml_tensor *t)
-{
-    const char *begin = ggml_get_mem_buffer(s->graph->ctx);
-
-    return (size_t)((const char *)t - begin) / ggml_tensor_overhead();
-}
 
 /* Whether it is of the graph, and no weight. */
 static bool is_of_graph(const graph_split *s, const struct ggml_tensor *t)
@@ -61,18 +18,13 @@ static bool is_of_graph(const graph_split *s, const struct ggml_tensor *t)
     return at >= begin && at < begin + ggml_get_mem_size(s->graph->ctx);
 }
 
-static split_tensor *tensor_of(const graph_split *s, const struct ggml_tensor *t)
-{
-    return &s->tensors[place_of(s, t)];
-}
-
 static uint8_t memory_of(const graph_split *s, const struct ggml_tensor *t)
 {
     t = t->view_src != NULL ? t->view_src : t;
     if (is_of_graph(s, t)) {
-        return tensor_of(s, t)->memory;
+        return quire_split_tensor_of(s, t)->memory;
     }
-    return quire_weights_device_holds(s->weights, t) ? QUIRE_GRAPH_DEVICE : QUIRE_GRAPH_HOST;
+    return quire_weights_side(s->weights, t);
 }
 
 static bool is_view(const struct ggml_tensor *t)
@@ -99,14 +51,26 @@ static bool reads_hosts_weight(const graph_split *s, const struct ggml_tensor *n
     return false;
 }
 
-static bool reads_device(const graph_split *s, const struct ggml_tensor *node)
+/* The device whose weight or results a node reads; of results of several devices that of the
+ * newest. QUIRE_GRAPH_HOST: it reads nothing of a device's. */
+static uint8_t device_read(const graph_split *s, const struct ggml_tensor *node)
 {
+    uint8_t side = QUIRE_GRAPH_HOST;
+    size_t newest = 0;
+
     for (int j = 0; j < GGML_MAX_SRC; j++) {
-        if (node->src[j] != NULL && memory_of(s, node->src[j]) == QUIRE_GRAPH_DEVICE) {
-            return true;
+        const struct ggml_tensor *src = node->src[j];
+        const uint8_t memory = src != NULL ? memory_of(s, src) : QUIRE_GRAPH_HOST;
+
+        if (memory != QUIRE_GRAPH_HOST && is_weight(s, src)) {
+            return memory;
+        }
+        if (memory != QUIRE_GRAPH_HOST && quire_split_place_of(s, src) >= newest) {
+            side = memory;
+            newest = quire_split_place_of(s, src);
         }
     }
-    return false;
+    return side;
 }
 
 /* The weight of a norm: the builders have its product right behind the norm. NULL: no norm, or one
@@ -147,29 +111,30 @@ static const quire_graph_own *own_of(const graph_split *s, const struct ggml_ten
 static uint8_t computer_of(const graph_split *s, const struct ggml_tensor *node, int i)
 {
     const struct ggml_tensor *weight;
+    uint8_t side;
 
     if (is_view(node)) {
-        return NEITHER;
+        return QUIRE_SPLIT_NEITHER;
     }
     if (own_of(s, node, i) != NULL) {
-        return QUIRE_GRAPH_DEVICE;
+        return QUIRE_GRAPH_DEVICE; /* there is one */
     }
-    if (i < s->from || node->op == GGML_OP_CUSTOM || reads_hosts_weight(s, node) ||
-        !quire_backend_takes(s->weights->device, node)) {
+    if (i < s->from || node->op == GGML_OP_CUSTOM || reads_hosts_weight(s, node)) {
         return QUIRE_GRAPH_HOST;
     }
     weight = weight_of_norm(s, node, i);
-    if (weight != NULL) {
-        return memory_of(s, weight);
-    }
-    return reads_device(s, node) ? QUIRE_GRAPH_DEVICE : QUIRE_GRAPH_HOST;
+    side = weight != NULL ? memory_of(s, weight) : device_read(s, node);
+    return side != QUIRE_GRAPH_HOST &&
+                   quire_backend_takes(s->weights->devices[side - QUIRE_GRAPH_DEVICE], node)
+               ? side
+               : QUIRE_GRAPH_HOST;
 }
 
 /* ---- copies ---- */
 
 static void list_add(graph_split *s, struct ggml_tensor *t, uint8_t memory, uint8_t computer)
 {
-    split_tensor *entry = tensor_of(s, t);
+    split_tensor *entry = quire_split_tensor_of(s, t);
 
     QUIRE_CHECK(s->n < s->n_max);
     s->list[s->n++] = t;
@@ -178,13 +143,12 @@ static void list_add(graph_split *s, struct ggml_tensor *t, uint8_t memory, uint
     entry->waits = true;
 }
 
-/* The copy of t on the other side, as an operation for the allocator. Copies have no gaps, and are
- * made from tensors without gaps, in the memory of the graph: the host's there is pinned
- * (graph.c). */
-static struct ggml_tensor *copy_make(graph_split *s, struct ggml_tensor *t)
+/* The copy of t on another side, as an operation for the allocator; one of both is the host. Copies
+ * have no gaps, and are made from tensors without gaps, in the memory of the graph: the host's
+ * there is pinned (graph.c). */
+static struct ggml_tensor *copy_make(graph_split *s, struct ggml_tensor *t, uint8_t to)
 {
     const uint8_t from = memory_of(s, t);
-    const uint8_t to = from == QUIRE_GRAPH_DEVICE ? QUIRE_GRAPH_HOST : QUIRE_GRAPH_DEVICE;
     struct ggml_context *ctx = s->graph->ctx;
     struct ggml_tensor *copy;
 
@@ -194,7 +158,7 @@ static struct ggml_tensor *copy_make(graph_split *s, struct ggml_tensor *t)
     }
     copy = ggml_dup(ctx, t);
     list_add(s, copy, to, from);
-    tensor_of(s, copy)->is_copy = true;
+    quire_split_tensor_of(s, copy)->is_copy = true;
     return copy;
 }
 
@@ -202,20 +166,22 @@ static struct ggml_tensor *copy_make(graph_split *s, struct ggml_tensor *t)
  * are the same in all layers. */
 static struct ggml_tensor *on_side(graph_split *s, struct ggml_tensor *t, uint8_t side)
 {
+    struct ggml_tensor **copy = s->factors_copies;
+
     if (memory_of(s, t) == side) {
         return t;
     }
-    if (!is_of_graph(s, t)) {
-        s->factors_copy = s->factors == t ? s->factors_copy : copy_make(s, t);
+    if (memory_of(s, t) != QUIRE_GRAPH_HOST && side != QUIRE_GRAPH_HOST) {
+        return on_side(s, on_side(s, t, QUIRE_GRAPH_HOST), side);
+    }
+    if (is_of_graph(s, t)) {
+        copy = s->copies + quire_split_place_of(s, t) * s->n_sides;
+    } else if (s->factors != t) {
+        memset(s->factors_copies, 0, sizeof s->factors_copies);
         s->factors = t;
-        return s->factors_copy;
     }
-    if (tensor_of(s, t)->copy == NULL) {
-        struct ggml_tensor *copy = copy_make(s, t);
-
-        tensor_of(s, t)->copy = copy;
-    }
-    return tensor_of(s, t)->copy;
+    copy[side] = copy[side] != NULL ? copy[side] : copy_make(s, t, side);
+    return copy[side];
 }
 
 /* t without gaps: so the attention device reads rows. */
@@ -224,13 +190,13 @@ static struct ggml_tensor *dense(graph_split *s, struct ggml_tensor *t)
     if (ggml_is_contiguous(t)) {
         return t;
     }
-    if (tensor_of(s, t)->dense == NULL) {
+    if (quire_split_tensor_of(s, t)->dense == NULL) {
         struct ggml_tensor *made = ggml_cont(s->graph->ctx, t);
 
-        list_add(s, made, QUIRE_GRAPH_DEVICE, QUIRE_GRAPH_DEVICE);
-        tensor_of(s, t)->dense = made;
+        list_add(s, made, memory_of(s, t), memory_of(s, t));
+        quire_split_tensor_of(s, t)->dense = made;
     }
-    return tensor_of(s, t)->dense;
+    return quire_split_tensor_of(s, t)->dense;
 }
 
 static struct ggml_tensor *result_on_host(graph_split *s, struct ggml_tensor *t)
@@ -254,14 +220,15 @@ static void list_make(graph_split *s)
         const uint8_t computer = computer_of(s, node, i);
         const quire_graph_own *own = own_of(s, node, i);
 
-        for (int j = 0; computer != NEITHER && j < GGML_MAX_SRC; j++) {
+        for (int j = 0; computer != QUIRE_SPLIT_NEITHER && j < GGML_MAX_SRC; j++) {
             if (node->src[j] != NULL) {
                 node->src[j] = on_side(s, node->src[j], computer);
                 node->src[j] = own != NULL ? dense(s, node->src[j]) : node->src[j];
             }
         }
-        list_add(s, node, computer != NEITHER ? computer : memory_of(s, node->view_src), computer);
-        tensor_of(s, node)->own = own;
+        list_add(s, node, computer != QUIRE_SPLIT_NEITHER ? computer : memory_of(s, node->view_src),
+                 computer);
+        quire_split_tensor_of(s, node)->own = own;
     }
     s->graph->logits = result_on_host(s, s->graph->logits);
     s->graph->hidden = result_on_host(s, s->graph->hidden);
@@ -274,7 +241,7 @@ static bool is_ready(const graph_split *s, const struct ggml_tensor *node)
     for (int j = 0; j < GGML_MAX_SRC; j++) {
         const struct ggml_tensor *src = node->src[j];
 
-        if (src != NULL && is_of_graph(s, src) && tensor_of(s, src)->waits) {
+        if (src != NULL && is_of_graph(s, src) && quire_split_tensor_of(s, src)->waits) {
             return false;
         }
     }
@@ -289,9 +256,10 @@ static uint32_t turn_take(graph_split *s, uint8_t side, uint32_t n_left, uint32_
     *n_turn = 0;
     for (uint32_t i = 0; i < n_left; i++) {
         struct ggml_tensor *node = s->list[i];
-        split_tensor *entry = tensor_of(s, node);
+        split_tensor *entry = quire_split_tensor_of(s, node);
 
-        if ((entry->computer == side || entry->computer == NEITHER) && is_ready(s, node)) {
+        if ((entry->computer == side || entry->computer == QUIRE_SPLIT_NEITHER) &&
+            is_ready(s, node)) {
             entry->waits = false;
             s->turn[(*n_turn)++] = node;
         } else {
@@ -305,7 +273,7 @@ static void sources_want(const graph_split *s, const struct ggml_tensor *node)
 {
     for (int j = 0; j < GGML_MAX_SRC; j++) {
         if (node->src[j] != NULL && is_of_graph(s, node->src[j])) {
-            tensor_of(s, node->src[j])->is_wanted = true;
+            quire_split_tensor_of(s, node->src[j])->is_wanted = true;
         }
     }
 }
@@ -317,7 +285,7 @@ static bool turn_want(const graph_split *s, uint32_t n_turn)
     bool has_copies = false;
 
     for (uint32_t i = n_turn; i-- > 0;) {
-        split_tensor *entry = tensor_of(s, s->turn[i]);
+        split_tensor *entry = quire_split_tensor_of(s, s->turn[i]);
 
         has_copies |= entry->is_copy;
         entry->is_wanted |= entry->is_copy || entry->is_early;
@@ -342,9 +310,9 @@ static uint32_t turn_divide(graph_split *s, uint32_t *n_turn, bool *has_product)
     *has_product = false;
     for (uint32_t i = 0; i < *n_turn; i++) {
         struct ggml_tensor *node = s->turn[i];
-        split_tensor *entry = tensor_of(s, node);
+        split_tensor *entry = quire_split_tensor_of(s, node);
 
-        if (entry->is_wanted || (entry->computer == NEITHER && is_ready(s, node))) {
+        if (entry->is_wanted || (entry->computer == QUIRE_SPLIT_NEITHER && is_ready(s, node))) {
             s->turn[kept++] = node;
         } else {
             entry->waits = true;
@@ -365,7 +333,7 @@ static uint32_t turn_put_off(graph_split *s, uint32_t n_left, uint32_t *n_turn)
     const uint32_t n_off = turn_divide(s, n_turn, &has_product);
 
     for (uint32_t i = 0; i < n_off; i++) {
-        split_tensor *entry = tensor_of(s, s->off[i]);
+        split_tensor *entry = quire_split_tensor_of(s, s->off[i]);
 
         entry->waits = entry->is_early = has_product;
     }
@@ -383,7 +351,7 @@ static uint32_t turn_put_off(graph_split *s, uint32_t n_left, uint32_t *n_turn)
 static uint32_t turn_put(graph_split *s, uint32_t n_turn, bool is_copy, bool is_early, uint32_t at)
 {
     for (uint32_t i = 0; i < n_turn; i++) {
-        const split_tensor *entry = tensor_of(s, s->turn[i]);
+        const split_tensor *entry = quire_split_tensor_of(s, s->turn[i]);
 
         if (entry->is_copy == is_copy && entry->is_early == is_early) {
             s->order[at++] = s->turn[i];
@@ -392,154 +360,44 @@ static uint32_t turn_put(graph_split *s, uint32_t n_turn, bool is_copy, bool is_
     return at;
 }
 
-/* The order, and the number of segments: sides take turns, the host first. The copies of a turn are
- * its last operations: until then the allocator gives their sources' memory to nobody. */
+/* The device that can compute the first operation that can be computed without the host. */
+static uint8_t device_next(const graph_split *s, uint32_t n_left)
+{
+    for (uint32_t i = 0; i < n_left; i++) {
+        const uint8_t computer = quire_split_tensor_of(s, s->list[i])->computer;
+
+        if (computer != QUIRE_GRAPH_HOST && computer != QUIRE_SPLIT_NEITHER &&
+            is_ready(s, s->list[i])) {
+            return computer;
+        }
+    }
+    return QUIRE_GRAPH_DEVICE;
+}
+
+/* The order, and the number of segments: host and devices take turns, the host first. The copies of
+ * a turn are its last operations: until then the allocator gives their sources' memory to nobody.
+ */
 static uint32_t order_make(graph_split *s)
 {
     uint32_t n_segments = 0, n_left = s->n, n_ordered = 0;
 
     while (n_left > 0) {
-        const uint8_t side = (uint8_t)(n_segments % 2);
+        const uint8_t side = n_segments % 2 == 0 ? QUIRE_GRAPH_HOST : device_next(s, n_left);
         split_ends *ends = &s->ends[n_segments++];
         uint32_t n_turn;
 
         n_left = turn_take(s, side, n_left, &n_turn);
-        if (side == QUIRE_GRAPH_DEVICE && s->has_early && turn_want(s, n_turn)) {
+        ends->side = side;
+        if (side != QUIRE_GRAPH_HOST && s->has_early && turn_want(s, n_turn)) {
             n_left = turn_put_off(s, n_left, &n_turn);
         }
-        QUIRE_CHECK(n_turn > 0 || n_segments == 1); /* a cycle, else */
+        QUIRE_CHECK(n_turn > 0 || side == QUIRE_GRAPH_HOST); /* a cycle, else */
         ends->early = turn_put(s, n_turn, false, true, n_ordered);
         ends->rest = turn_put(s, n_turn, false, false, ends->early);
         ends->copies = n_ordered =
             turn_put(s, n_turn, true, true, turn_put(s, n_turn, true, false, ends->rest));
     }
     return n_segments;
-}
-
-/* The graph that memory is given to, with the buffer of each node. */
-static int cgraph_make(graph_split *s)
-{
-    quire_graph *g = s->graph;
-
-    g->buffer_ids = calloc(s->n, sizeof *g->buffer_ids);
-    QUIRE_FAIL_IF(g->buffer_ids == NULL, QUIRE_NOMEM);
-    g->cgraph = ggml_new_graph_custom(g->ctx, s->n_max, false);
-    for (uint32_t i = 0; i < s->n; i++) {
-        ggml_build_forward_expand(g->cgraph, s->order[i]);
-        QUIRE_CHECK(ggml_graph_n_nodes(g->cgraph) == (int)i + 1);
-        g->buffer_ids[i] = tensor_of(s, s->order[i])->memory;
-    }
-    return QUIRE_OK;
-}
-
-/* The works of operations of the order, one behind the other. Without `out` they are only counted,
- * with the memory that their graphs take. */
-typedef struct works {
-    quire_graph_work *out; /* NULL: none */
-    uint32_t n;
-    size_t bytes;
-    const quire_graph_op *open; /* the last one is the append of this layer; NULL: it is not */
-} works;
-
-/* ggml's operations [begin, end), of which some are no views. */
-static void work_of_graph(const graph_split *s, works *w, uint32_t begin, uint32_t end)
-{
-    if (w->out == NULL) {
-        w->bytes += ggml_graph_overhead_custom(end - begin, false);
-    } else {
-        struct ggml_cgraph *part =
-            ggml_new_graph_custom(s->graph->segments_ctx, end - begin, false);
-
-        for (uint32_t i = begin; i < end; i++) {
-            ggml_graph_add_node(part, s->order[i]);
-        }
-        w->out[w->n] = (quire_graph_work){ .cgraph = part };
-    }
-    w->n++;
-    w->open = NULL;
-}
-
-/* Attention is one work with the append of its layer before it, if nothing is between. */
-static void work_of_layer(works *w, const quire_graph_own *own)
-{
-    const bool is_both = w->open == own->op && !own->is_append;
-
-    w->n += is_both ? 0 : 1;
-    if (w->out != NULL) {
-        quire_graph_work *work = &w->out[w->n - 1];
-
-        *work = is_both ? *work : (quire_graph_work){ .op = own->op };
-        *(own->is_append ? &work->append : &work->attention) = own->tensor;
-    }
-    w->open = own->is_append ? own->op : NULL;
-}
-
-static uint32_t works_add(const graph_split *s, works *w, uint32_t begin, uint32_t end)
-{
-    const uint32_t n = w->n;
-    bool has_work = false;
-
-    w->open = NULL;
-    for (uint32_t i = begin; i < end; i++) {
-        const split_tensor *entry = tensor_of(s, s->order[i]);
-
-        if (entry->own == NULL) {
-            has_work = has_work || entry->computer != NEITHER;
-            continue;
-        }
-        if (has_work) {
-            work_of_graph(s, w, begin, i);
-        }
-        work_of_layer(w, entry->own);
-        has_work = false;
-        begin = i + 1;
-    }
-    if (has_work) {
-        work_of_graph(s, w, begin, end);
-    }
-    return w->n - n;
-}
-
-/* Add the works of all segments. */
-static void segments_fill(const graph_split *s, works *w, uint32_t n_segments)
-{
-    uint32_t begin = 0;
-
-    for (uint32_t i = 0; i < n_segments; i++) {
-        const split_ends *ends = &s->ends[i];
-        const uint32_t first = w->n;
-        const uint32_t n_early = works_add(s, w, begin, ends->early);
-        const uint32_t n_rest = works_add(s, w, ends->early, ends->rest);
-
-        if (w->out != NULL) {
-            s->graph->segments[i] = (quire_graph_segment){ .early = w->out + first,
-                                                           .rest = w->out + first + n_early,
-                                                           .n_early = n_early,
-                                                           .n_rest = n_rest,
-                                                           .copies = s->order + ends->rest,
-                                                           .n_copies = ends->copies - ends->rest };
-        }
-        begin = ends->copies;
-    }
-}
-
-static int segments_make(graph_split *s, uint32_t n_segments)
-{
-    struct ggml_init_params params = { .no_alloc = true };
-    quire_graph *g = s->graph;
-    works w = { .out = NULL };
-
-    segments_fill(s, &w, n_segments);
-    params.mem_size = w.bytes + 1; /* ggml takes 0 for another size */
-    g->segments = calloc(n_segments, sizeof *g->segments);
-    g->works = calloc(w.n + 1, sizeof *g->works);
-    g->segments_ctx = ggml_init(params);
-    QUIRE_FAIL_IF(g->segments == NULL || g->works == NULL || g->segments_ctx == NULL, QUIRE_NOMEM);
-    w = (works){ .out = g->works };
-    segments_fill(s, &w, n_segments);
-    g->n_segments = n_segments;
-    g->n_works = w.n;
-    return QUIRE_OK;
 }
 
 size_t quire_graph_split_nodes(size_t n_nodes)
@@ -555,29 +413,31 @@ int quire_graph_split(quire_graph *graph, const quire_weights *weights, int from
                       .weights = weights,
                       .from = from,
                       .has_early = has_early,
+                      .n_sides = QUIRE_GRAPH_DEVICE + weights->n_devices,
                       .n_tensors = n_tensors,
                       .n_max = (uint32_t)n_max };
     int rc = QUIRE_NOMEM;
 
     s.tensors = calloc(n_tensors, sizeof *s.tensors);
+    s.copies = calloc(n_tensors * s.n_sides, sizeof(struct ggml_tensor *));
     s.list = calloc(n_max, sizeof(struct ggml_tensor *));
     s.turn = calloc(n_max, sizeof(struct ggml_tensor *));
     s.off = calloc(n_max, sizeof(struct ggml_tensor *));
     s.ends = calloc(n_max + 1, sizeof *s.ends);
     s.order = graph->order = calloc(n_max, sizeof(struct ggml_tensor *));
-    if (s.tensors != NULL && s.list != NULL && s.order != NULL && s.turn != NULL && s.off != NULL &&
-        s.ends != NULL) {
+    if (s.tensors != NULL && s.copies != NULL && s.list != NULL && s.order != NULL &&
+        s.turn != NULL && s.off != NULL && s.ends != NULL) {
         uint32_t n_segments;
 
         list_make(&s);
         n_segments = order_make(&s);
-        rc = cgraph_make(&s);
-        rc = rc == QUIRE_OK ? segments_make(&s, n_segments) : rc;
+        rc = quire_split_segments_make(&s, n_segments);
     }
     free(s.ends);
     free(s.off);
     free(s.turn);
     free(s.list);
+    free(s.copies);
     free(s.tensors);
     return rc;
 }

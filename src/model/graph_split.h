@@ -28,6 +28,9 @@
  * read the same rows. There are early operations where the sides have a memory each: in a common
  * one the allocator would give them places of the host's operations, which run at the same time.
  *
+ * With several devices (layers of several cards), each has segments of its own, behind one of the
+ * host's each. A tensor goes from one device to another by way of the host.
+ *
  * Thread: owner.
  *
  * SPDX-License-Identifier: MIT */
@@ -38,15 +41,22 @@
 
 /* The side that computes a segment, and the buffer of the allocator (ggml_gallocr_new_n()) in which
  * a tensor lies. */
-#define QUIRE_GRAPH_HOST   0
-#define QUIRE_GRAPH_DEVICE 1
+#define QUIRE_GRAPH_HOST 0
+#define QUIRE_GRAPH_DEVICE                                                                         \
+    1 /* the first; device i of the weights is side QUIRE_GRAPH_DEVICE + i                         \
+       */
+#define QUIRE_GRAPH_SIDES (QUIRE_GRAPH_DEVICE + QUIRE_MODEL_DEVICES_MAX)
 
 /* Cut a graph that was built as if the host computed all of it. from: its first node of a layer on
- * the device; has_early: operations may be early, as the two sides have memory of their own.
+ * a device; has_early: operations may be early, as all sides have memory of their own.
  * graph->cgraph, logits and hidden become others. Errors: QUIRE_NOMEM. */
 int quire_graph_split(quire_graph *graph, const quire_weights *weights, int from, bool has_early);
 
 /* Tensors of a graph's context, for a graph of n_nodes that is split: those of the copies too. */
 size_t quire_graph_split_nodes(size_t n_nodes);
+
+/* The allocator of graphs, with a buffer for each side. *has_own: each has memory of its own. NULL:
+ * no memory. */
+ggml_gallocr_t quire_graph_buffer_new(const quire_weights *weights, bool *has_own);
 
 #endif /* QUIRE_MODEL_GRAPH_SPLIT_H */

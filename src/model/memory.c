@@ -157,12 +157,16 @@ void quire_memory_need_get(const quire_model_desc *desc, const quire_runtime_opt
         .buffers_bytes = buffers_bytes(desc, &o, &graphs) + o.beside_bytes +
                          (o.split.n > 0 ? split_bytes(desc, &o) : 0),
         .program_bytes = PROGRAM_BYTES + VOCAB_TOKEN_BYTES * desc->n_vocab,
-        .device_bytes = device_bytes(desc, &o) + graphs.device_bytes,
-        .device_weights_bytes = desc->device_weight_bytes[o.weights_set],
+        .device_bytes = device_bytes(desc, &o) + (o.split.n == 0 ? graphs.device_bytes[0] : 0),
+        .device_weights_bytes = o.split.n == 0 ? desc->device_weight_bytes[o.weights_set] : 0,
         .has_states = desc->recurrent.n_layers != 0,
     };
     for (uint32_t i = 0; i < o.split.n; i++) {
         out->shares[i] = quire_split_share(desc, &o, i);
+    }
+    for (uint32_t i = 0; o.split.n > 0 && i < QUIRE_MODEL_DEVICES_MAX; i++) {
+        out->layers_weights_bytes[i] = desc->device_weight_bytes[i];
+        out->layers_buffers_bytes[i] = graphs.device_bytes[i];
     }
     out->total_bytes = out->weights_bytes + out->kv_bytes + out->buffers_bytes + out->program_bytes;
 }
@@ -195,6 +199,17 @@ bool quire_memory_kv_is_hosts(const quire_memory_need *need, const quire_memory_
     return false;
 }
 
+static uint64_t part_weights(const quire_memory_need *need, const quire_memory_part *part)
+{
+    return part->layers > 0 ? need->layers_weights_bytes[part->layers - 1] : 0;
+}
+
+static uint64_t part_buffers(const quire_memory_need *need, const quire_memory_part *part)
+{
+    return need->device_bytes +
+           (part->layers > 0 ? need->layers_buffers_bytes[part->layers - 1] : 0);
+}
+
 /* Buffers of devices whose memory is the host's; those of the CPU are the host's own. */
 static uint64_t host_device_bytes(const quire_memory_need *need, const quire_memory_place *place)
 {
@@ -206,20 +221,20 @@ static uint64_t host_device_bytes(const quire_memory_need *need, const quire_mem
     for (uint32_t i = 0; i < place->n_parts; i++) {
         const quire_memory_part *part = &place->parts[i];
 
-        bytes += part->is_hosts && !part->is_cpu ? need->device_bytes : 0;
+        bytes += part->is_hosts && !part->is_cpu ? part_buffers(need, part) : 0;
     }
     return bytes + (place->is_hosts ? need->device_bytes : 0);
 }
 
-/* Weights on a device whose memory is the host's. */
+/* Weights on devices whose memory is the host's. */
 static uint64_t host_weights_bytes(const quire_memory_need *need, const quire_memory_place *place)
 {
-    bool is_hosts = place != NULL && place->is_hosts;
+    uint64_t bytes = place != NULL && place->is_hosts ? need->device_weights_bytes : 0;
 
     for (uint32_t i = 0; place != NULL && i < place->n_parts; i++) {
-        is_hosts = is_hosts || (place->parts[i].has_weights && place->parts[i].is_hosts);
+        bytes += place->parts[i].is_hosts ? part_weights(need, &place->parts[i]) : 0;
     }
-    return is_hosts ? need->device_weights_bytes : 0;
+    return bytes;
 }
 
 uint64_t quire_memory_host_bytes(const quire_memory_need *need, const quire_memory_place *place)
@@ -240,8 +255,8 @@ static uint64_t part_room(const quire_memory_need *need, const quire_memory_plac
 
     for (uint32_t k = 0; k < place->n_parts; k++) {
         if (strcmp(place->parts[k].name, part->name) == 0) {
-            fixed_bytes += need->device_bytes;
-            fixed_bytes += place->parts[k].has_weights ? need->device_weights_bytes : 0;
+            fixed_bytes += part_buffers(need, &place->parts[k]);
+            fixed_bytes += part_weights(need, &place->parts[k]);
             share += need->shares[k];
         }
     }
@@ -368,8 +383,8 @@ static int fail_part(const quire_model_desc *desc, const quire_runtime_opts *opt
     char formats[64], kv[16], buffers[16], has[16], ctx[48], weights[16] = "";
 
     ctx_text(tokens, ctx, sizeof ctx);
-    if (part->has_weights) {
-        (void)quire_format_bytes(need->device_weights_bytes, weights, sizeof weights);
+    if (part_weights(need, part) > 0) {
+        (void)quire_format_bytes(part_weights(need, part), weights, sizeof weights);
     }
     return quire_error_set(
         err, QUIRE_NOMEM,
@@ -378,7 +393,7 @@ static int fail_part(const quire_model_desc *desc, const quire_runtime_opts *opt
         "for it (--tensor-split), or --device cpu",
         need->n_ctx, formats_text(desc, opts, formats, sizeof formats), part->name,
         quire_format_bytes(kv_bytes, kv, sizeof kv),
-        quire_format_bytes(need->device_bytes, buffers, sizeof buffers),
+        quire_format_bytes(part_buffers(need, part), buffers, sizeof buffers),
         weights[0] != '\0' ? " and weights of " : "", weights,
         quire_format_bytes(part->bytes, has, sizeof has), ctx);
 }

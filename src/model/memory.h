@@ -35,8 +35,12 @@ typedef struct quire_memory_need {
     uint64_t buffers_bytes;
     uint64_t program_bytes;
     uint64_t total_bytes;  /* of the above */
-    uint64_t device_bytes; /* upper estimate of a device's buffers, beside KV and weights */
-    uint64_t device_weights_bytes;
+    uint64_t device_bytes; /* upper estimate of a device's buffers, beside KV and weights; of a
+                              split without the activations of layers there */
+    uint64_t device_weights_bytes; /* of one device */
+    /* With a split, of each device of the model's weights: */
+    uint64_t layers_weights_bytes[QUIRE_MODEL_DEVICES_MAX];
+    uint64_t layers_buffers_bytes[QUIRE_MODEL_DEVICES_MAX];
     bool has_states; /* of recurrent layers */
     double
         shares[QUIRE_DEVICE_SPLIT_MAX]; /* of each device of a split in KV: quire_split_share() */
@@ -45,10 +49,11 @@ typedef struct quire_memory_need {
 /* The memory of one device. */
 typedef struct quire_memory_part {
     char name[QUIRE_SPLIT_NAME_BYTES];
-    uint64_t bytes;   /* UINT64_MAX: not known, or the CPU's */
-    bool is_hosts;    /* that is the host's, as lavapipe's: KV and buffers count in both */
-    bool is_cpu;      /* the host's without a count of its own */
-    bool has_weights; /* the layers of the model on a device of ggml (quire_model_opts.devices) */
+    uint64_t bytes;  /* UINT64_MAX: not known, or the CPU's */
+    bool is_hosts;   /* that is the host's, as lavapipe's: KV and buffers count in both */
+    bool is_cpu;     /* the host's without a count of its own */
+    uint32_t layers; /* of the model: those of device layers - 1 of its split
+                        (quire_model_split); 0: none */
 } quire_memory_part;
 
 /* The device that KV lies on, or the devices of a split. */

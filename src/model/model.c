@@ -67,19 +67,39 @@ static int tokenizer_load(quire_model *model, const char *path, quire_error *err
                : QUIRE_OK;
 }
 
+/* Ask for the split of the layers, with the memory of a model whose weights are all the host's. */
+static int split_get(quire_model *model, const quire_gguf *file, const quire_model_opts *opts,
+                     quire_error *err)
+{
+    quire_model_opts hosts = *opts;
+    quire_weights_bytes bytes;
+    quire_weights *outline;
+
+    hosts.n_device_layers = 0;
+    QUIRE_TRY(quire_weights_outline(&outline, &bytes, file, &model->desc, &hosts, 0, NULL, err));
+    quire_weights_destroy(outline);
+    model->desc.resident_bytes = bytes.host;
+    return opts->split(opts->split_ctx, &model->desc, &model->split, err);
+}
+
 /* The memory of weights and steps, before they are loaded. */
 static int sizes_get(quire_model *model, const quire_gguf *file, const quire_model_opts *opts,
                      quire_error *err)
 {
+    const quire_model_split *split = opts->split != NULL ? &model->split : NULL;
     quire_model_desc *desc = &model->desc;
     quire_weights *outlines[QUIRE_MODEL_SETS_MAX] = { NULL };
     int rc = QUIRE_OK;
 
+    QUIRE_TRY(split != NULL ? split_get(model, file, opts, err) : QUIRE_OK);
     for (uint32_t i = 0; i < model->n_sets && rc == QUIRE_OK; i++) {
         quire_weights_bytes bytes;
 
-        rc = quire_weights_outline(&outlines[i], &bytes, file, desc, opts, i, err);
-        desc->device_weight_bytes[i] = bytes.device;
+        rc = quire_weights_outline(&outlines[i], &bytes, file, desc, opts, i, split, err);
+        desc->device_weight_bytes[i] = bytes.device[0];
+        for (uint32_t d = 0; split != NULL && d < split->n; d++) {
+            desc->device_weight_bytes[d] = bytes.device[d];
+        }
         desc->resident_bytes =
             i == quire_weights_host_set(opts) ? bytes.host : desc->resident_bytes;
     }
@@ -112,7 +132,7 @@ int quire_model_open(quire_model **out, const char *path, const quire_model_opts
         rc = quire_error_set(err, QUIRE_NOMEM, "%s: no memory", path);
         goto out;
     }
-    QUIRE_CHECK(opts->n_sets <= QUIRE_MODEL_SETS_MAX);
+    QUIRE_CHECK(opts->n_sets <= (opts->split == NULL ? QUIRE_MODEL_SETS_MAX : 1));
     model->n_sets = quire_weights_sets(opts);
     if ((rc = quire_gguf_describe(file, &model->desc, err)) < 0 ||
         (rc = quire_gguf_check_vocab(file, &model->desc, err)) < 0) {
@@ -126,7 +146,8 @@ int quire_model_open(quire_model **out, const char *path, const quire_model_opts
         goto out;
     }
     if (!opts->describe_only &&
-        (rc = quire_weights_load(model->sets, file, &model->desc, opts, err)) < 0) {
+        (rc = quire_weights_load(model->sets, file, &model->desc, opts,
+                                 opts->split != NULL ? &model->split : NULL, err)) < 0) {
         goto out;
     }
     model->weights = model->sets[0];

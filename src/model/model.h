@@ -24,9 +24,10 @@
 
 #include "model/router.h"
 
-#define QUIRE_LAYERS_MAX     512u
-#define QUIRE_STATE_HEAD_MAX 256u /* d_head and d_state of recurrent layers */
-#define QUIRE_MODEL_SETS_MAX 8u   /* of weights: quire_model_opts */
+#define QUIRE_LAYERS_MAX        512u
+#define QUIRE_STATE_HEAD_MAX    256u /* d_head and d_state of recurrent layers */
+#define QUIRE_MODEL_SETS_MAX    8u   /* of weights: quire_model_opts */
+#define QUIRE_MODEL_DEVICES_MAX 8u   /* of one set */
 
 /* The rows of archs.h. */
 typedef enum quire_arch {
@@ -265,7 +266,8 @@ typedef struct quire_model_desc {
     uint64_t n_params;
     uint64_t weight_bytes;   /* in the file */
     uint64_t resident_bytes; /* in memory once loaded: repacked tied embeddings are there twice */
-    uint64_t device_weight_bytes[QUIRE_MODEL_SETS_MAX]; /* beside them, on the device of each set */
+    uint64_t device_weight_bytes[QUIRE_MODEL_SETS_MAX]; /* beside them, on the device of each set,
+                                                           or of one set on each of its devices */
     struct quire_step_sizes *step_sizes;                /* step_sizes.h; the model's */
     uint64_t
         embd_bytes; /* of the token embedding: of it a decode step reads one row, unless tied */
@@ -298,6 +300,14 @@ static inline quire_layer_sizes quire_stored_sizes_of(const quire_model_desc *de
 
 typedef struct quire_model quire_model;
 
+/* Devices of ggml among which one set of weights is split. */
+typedef struct quire_model_split {
+    struct ggml_backend_device *devices[QUIRE_MODEL_DEVICES_MAX];
+    uint32_t n;
+    uint8_t of[QUIRE_LAYERS_MAX + 1]; /* [n_layer + 1]: a layer's, if it is on a device; the last is
+                                         that of the last norm and the output matrix */
+} quire_model_split;
+
 typedef struct quire_model_opts {
     bool describe_only; /* no weights; refuses the same models as a full opening */
     bool no_repack;     /* keep weights as mapped, for comparison; default false */
@@ -310,6 +320,11 @@ typedef struct quire_model_opts {
     struct ggml_backend_device *devices[QUIRE_MODEL_SETS_MAX];
     uint32_t n_sets; /* 0 = 1 */
     uint32_t n_device_layers;
+    /* With one set: called when the description is known, with desc->resident_bytes as if all
+     * weights were the host's. The layers on devices are those of *out then, in place of devices
+     * above. A negative status, with err filled in, ends the opening. May be NULL. */
+    int (*split)(void *ctx, const quire_model_desc *desc, quire_model_split *out, quire_error *err);
+    void *split_ctx;
     void (*progress)(void *ctx, float done); /* 0..1 while loading; may be NULL */
     void *progress_ctx;
     /* Called before weights are loaded, when the description and the memory need of the model are

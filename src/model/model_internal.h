@@ -24,7 +24,8 @@ struct quire_model {
     quire_dry_memo *dry_memo;
     quire_weights *sets[QUIRE_MODEL_SETS_MAX]; /* [n_sets]; NULL when describe_only */
     uint32_t n_sets;
-    quire_weights *weights; /* the first of them */
+    quire_model_split split; /* of the options' split(), if there is one */
+    quire_weights *weights;  /* the first of them */
 };
 
 /* Load vocabulary and chat template of a file by libllama, which does not know the architecture

@@ -214,7 +214,7 @@ static int kernels_open(quire_runtime *rt, quire_error *err)
                                        : quire_device_attention(rt->memory_device);
         /* Rows are computed there, if the weights are on the device of this queue. */
         if (rt->device.queue != NULL &&
-            quire_device_queue_owner(rt->memory_device) != rt->weights->device) {
+            quire_device_queue_owner(rt->memory_device) != rt->weights->devices[0]) {
             rt->device.queue = NULL;
             rt->device.queues = NULL;
         }
@@ -280,20 +280,20 @@ static struct ggml_tensor *rope_factors(const quire_runtime *rt)
  * the host's backend. */
 static int layers_open(quire_runtime *rt, quire_error *err)
 {
-    const ggml_backend_dev_t device = rt->weights->device;
-    char why[QUIRE_BACKEND_WHY_BYTES];
-    int rc = QUIRE_OK;
+    for (uint32_t i = 0; i < rt->weights->n_devices; i++) {
+        char why[QUIRE_BACKEND_WHY_BYTES];
+        int rc;
 
-    if (device != NULL) {
         quire_backend_log_clear();
-        rc = quire_backend_device_open(&rt->layers_backend, device);
+        rc = quire_backend_device_open(&rt->layers_backends[i], rt->weights->devices[i]);
+        if (rc < 0) {
+            quire_backend_log_first(why, sizeof why);
+            return quire_error_set(
+                err, rc, "ggml's device %s cannot be opened (%s): leave out -ngl",
+                ggml_backend_dev_name(rt->weights->devices[i]), why[0] != '\0' ? why : "no memory");
+        }
     }
-    if (rc < 0) {
-        quire_backend_log_first(why, sizeof why);
-        quire_error_set(err, rc, "ggml's device %s cannot be opened (%s): leave out -ngl",
-                        ggml_backend_dev_name(device), why[0] != '\0' ? why : "no memory");
-    }
-    return rc;
+    return QUIRE_OK;
 }
 
 /* The backends and graphs of steps. */
@@ -356,7 +356,7 @@ int quire_runtime_create(quire_runtime **out, const quire_model *model,
                                   .recurrent = rt->recurrent,
                                   .exit = &rt->exit,
                                   .rope_factors = rope_factors(rt),
-                                  .layers = &rt->layers_backend,
+                                  .layers = rt->layers_backends,
                                   .n_rows_max = rt->opts.n_batch,
                                   .n_threads = rt->opts.n_threads };
     rc = steps_open(rt, &graphs, err);
@@ -374,7 +374,9 @@ void quire_runtime_destroy(quire_runtime *rt)
     if (rt == NULL) {
         return;
     }
-    quire_backend_device_close(&rt->layers_backend); /* its last copies are done */
+    for (uint32_t i = 0; i < QUIRE_MODEL_DEVICES_MAX; i++) { /* their last copies are done */
+        quire_backend_device_close(&rt->layers_backends[i]);
+    }
     quire_graphs_fini(&rt->graphs);
     quire_backend_close(&rt->backend);
     quire_attn_workspace_destroy(rt->workspace);
@@ -476,6 +478,8 @@ void quire_runtime_stats_get(const quire_runtime *rt, quire_runtime_stats *out)
         .attn_us_total = attn_ns / 1000,
         .append_us_total = append_ns / 1000,
         .step_us_total = rt->step_ns / 1000,
-        .layers_waits_total = rt->layers_backend.waits_total,
     };
+    for (uint32_t i = 0; i < rt->weights->n_devices; i++) {
+        out->layers_waits_total += rt->layers_backends[i].waits_total;
+    }
 }

@@ -55,20 +55,24 @@ int quire_runtime_device_check(const quire_runtime_opts *o, quire_error *err)
 
 bool quire_runtime_is_lost(const quire_runtime *rt)
 {
-    return rt->layers_backend.is_lost ||
+    return quire_runtime_layers_lost(rt) != NULL ||
            (rt->split != NULL && quire_device_split_lost(rt->split) != NULL) ||
            (rt->memory_device != NULL && quire_device_is_lost(rt->memory_device));
 }
 
-/* The card of a split, on which layers of the model are. */
-static const char *card_name(const quire_runtime_split *split)
+/* The name of the card of a split whose layers ggml has lost. */
+static const char *lost_layers_name(const quire_runtime *rt)
 {
-    uint32_t i = 0;
+    const quire_backend_device *lost = quire_runtime_layers_lost(rt);
+    const quire_runtime_split *split = &rt->opts.split;
+    const quire_weights *w = rt->weights;
 
-    while (i + 1 < split->n && strcmp(split->names[i], "cpu") == 0) {
-        i++;
+    for (uint32_t il = w->device_from; lost != NULL && il <= w->n_layer; il++) {
+        if (lost == &rt->layers_backends[w->layer_device[il]]) {
+            return split->names[quire_split_card_of(split, il < w->n_layer ? il : il - 1)];
+        }
     }
-    return split->names[i];
+    return NULL;
 }
 
 const char *quire_runtime_lost_name(const quire_runtime *rt)
@@ -81,13 +85,15 @@ const char *quire_runtime_lost_name(const quire_runtime *rt)
             return rt->opts.split.names[i];
         }
     }
-    return rt->layers_backend.is_lost ? card_name(&rt->opts.split) : NULL;
+    return lost_layers_name(rt);
 }
 
 char *quire_runtime_lost_why(const quire_runtime *rt, char *text, size_t text_bytes)
 {
-    if (rt->layers_backend.is_lost) {
-        (void)snprintf(text, text_bytes, " (ggml: %s)", rt->layers_backend.why);
+    const quire_backend_device *lost = quire_runtime_layers_lost(rt);
+
+    if (lost != NULL) {
+        (void)snprintf(text, text_bytes, " (ggml: %s)", lost->why);
     } else {
         text[0] = '\0';
     }

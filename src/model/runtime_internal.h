@@ -28,9 +28,8 @@ struct quire_runtime {
     bool queues;       /* the last step's layers on the device were queued (quire_attn_device) */
     bool never_queues; /* ggml does not tell where rows are */
     quire_backend backend;
-    quire_backend_device
-        layers_backend;  /* of the device with layers of the model, if there is one */
-    quire_graph_op *ops; /* [n_layer] */
+    quire_backend_device layers_backends[QUIRE_MODEL_DEVICES_MAX]; /* of weights->devices */
+    quire_graph_op *ops;                                           /* [n_layer] */
     quire_graphs graphs;
     quire_states *states;             /* NULL in a model without recurrent layers */
     quire_graph_recurrent *recurrent; /* [n_layer], or NULL */
@@ -49,6 +48,17 @@ struct quire_runtime {
 static inline bool quire_runtime_is_on_device(const quire_runtime *runtime)
 {
     return runtime->memory_device != NULL || runtime->split != NULL;
+}
+
+/* The backend of layers on a device that was lost; NULL: none was. */
+static inline const quire_backend_device *quire_runtime_layers_lost(const quire_runtime *runtime)
+{
+    for (uint32_t i = 0; i < runtime->weights->n_devices; i++) {
+        if (runtime->layers_backends[i].is_lost) {
+            return &runtime->layers_backends[i];
+        }
+    }
+    return NULL;
 }
 
 /* Whether the context is longer than the one that the model was first trained for. */

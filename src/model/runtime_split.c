@@ -171,6 +171,19 @@ int quire_split_check(const quire_model_desc *desc, const quire_runtime_opts *op
     return QUIRE_OK;
 }
 
+uint32_t quire_split_card_of(const quire_runtime_split *split, uint32_t il)
+{
+    uint32_t i = device_at(split, il);
+
+    while (i > 0 && strcmp(split->names[i], "cpu") == 0) {
+        i--;
+    }
+    while (i + 1 < split->n && strcmp(split->names[i], "cpu") == 0) {
+        i++;
+    }
+    return i;
+}
+
 uint32_t quire_split_device_of(const quire_model_desc *desc, const quire_runtime_split *split,
                                uint32_t il)
 {

@@ -310,8 +310,7 @@ static int graph_get(quire_runtime *rt, const step_shape *shape, quire_graph **g
 static int graph_choose(quire_runtime *rt, const step_shape *shape, quire_graph **graph)
 {
     const bool queues = rt->device.queue != NULL && !rt->never_queues &&
-                        rt->graphs.opts.weights->device != NULL &&
-                        rt->device.queues(rt->device.ctx);
+                        rt->weights->n_devices == 1 && rt->device.queues(rt->device.ctx);
 
     if (queues == rt->queues) {
         return QUIRE_OK;
@@ -331,7 +330,7 @@ int quire_runtime_step(quire_runtime *rt, const quire_slice *slices, uint32_t n_
 
     *logits = NULL;
     rt->hidden = NULL;
-    QUIRE_FAIL_IF(rt->layers_backend.is_lost, QUIRE_LOST);
+    QUIRE_FAIL_IF(quire_runtime_layers_lost(rt) != NULL, QUIRE_LOST);
     QUIRE_TRY(step_check(rt, slices, n_slices, &shape));
     QUIRE_TRY(graph_get(rt, &shape, &graph));
     QUIRE_TRY(quire_runtime_recurrent_begin(rt, slices, n_slices));
@@ -343,8 +342,9 @@ int quire_runtime_step(quire_runtime *rt, const quire_slice *slices, uint32_t n_
         wanted = exit_batch(rt, slices, n_slices, &batch);
         rt->exit.batch = &wanted;
         rt->exit.status = QUIRE_OK;
-        rc = status_of(quire_graph_compute(graph, &rt->backend, &rt->layers_backend));
-        rc = rt->layers_backend.is_lost ? QUIRE_LOST : rc;
+        rc = status_of(
+            quire_graph_compute(graph, &rt->backend, rt->layers_backends, rt->weights->n_devices));
+        rc = quire_runtime_layers_lost(rt) != NULL ? QUIRE_LOST : rc;
         rc = rc == QUIRE_OK ? rt->exit.status : rc;
     }
     if (rc == QUIRE_OK ||

@@ -107,8 +107,9 @@ static int buffers_create(quire_weight_load *load)
         }
         kind->buffer = quire_backend_buffer_new(kind->ctx, kind->buft);
         if (kind->buffer == NULL) {
-            return i == QUIRE_KIND_DEVICE
-                       ? quire_weights_device_full(load->weights, kind->ctx, load->err)
+            return quire_kind_is_device(i)
+                       ? quire_weights_device_full(load->weights->devices[i - QUIRE_KIND_DEVICE],
+                                                   kind->ctx, load->err)
                        : no_memory(load);
         }
         ggml_backend_buffer_set_usage(kind->buffer, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
@@ -118,16 +119,26 @@ static int buffers_create(quire_weight_load *load)
 
 /* ---- pass 3: fill ---- */
 
+#define PLACE_CHARS 64u
+
 /* The name of the memory from which the tensor is multiplied. Of a device it is that of its
- * backend, without a number: the runtime's identity has the card and its driver, and equal cards
- * round alike. */
-static const char *place_of(const quire_weights *weights, uint32_t kind)
+ * backend, without the number of the card: the runtime's identity has the card and its driver, and
+ * equal cards round alike. Of several devices their division counts: ggml fuses operations of a
+ * device's layers, which rounds in other ways. */
+static const char *place_of(const quire_weights *weights, uint32_t kind, char place[PLACE_CHARS])
 {
     if (kind == QUIRE_KIND_PANELS) {
         return "panels";
     }
-    if (kind == QUIRE_KIND_DEVICE) {
-        return ggml_backend_reg_name(ggml_backend_dev_backend_reg(weights->device));
+    if (quire_kind_is_device(kind)) {
+        const uint32_t i = kind - QUIRE_KIND_DEVICE;
+        const char *name = ggml_backend_reg_name(ggml_backend_dev_backend_reg(weights->devices[i]));
+
+        if (weights->n_devices == 1) {
+            return name;
+        }
+        (void)snprintf(place, PLACE_CHARS, "%.40s %u of %u", name, i, weights->n_devices);
+        return place;
     }
     return kind >= QUIRE_KIND_EXTRA ? ggml_backend_buft_name(weights->store->kinds[kind].buft)
                                     : "plain";
@@ -151,7 +162,7 @@ static int tensor_fill(quire_weight_load *load, uint32_t i, const quire_weights_
     const quire_weight_slot *slot = &weights->store->slots[i];
     const size_t n_bytes = ggml_nbytes(slot->meta);
 
-    if (load->has != NULL && slot->kind != QUIRE_KIND_DEVICE) {
+    if (load->has != NULL && !quire_kind_is_device(slot->kind)) {
         return QUIRE_OK;
     }
     if (slot->kind == QUIRE_KIND_MAPPED) {
@@ -167,7 +178,7 @@ static int tensor_fill(quire_weight_load *load, uint32_t i, const quire_weights_
         QUIRE_TRY(quire_weights_device_write(*slot->into, source, load->err));
     }
     quire_weights_map_drop(file, slot->place.offset, n_bytes);
-    *(slot->kind == QUIRE_KIND_DEVICE ? &weights->device_bytes : &weights->repacked_bytes) +=
+    *(quire_kind_is_device(slot->kind) ? &weights->device_bytes : &weights->repacked_bytes) +=
         n_bytes;
     return QUIRE_OK;
 }
@@ -177,6 +188,7 @@ static int tensors_fill(quire_weight_load *load)
     const struct quire_weights_store *store = load->weights->store;
     const quire_weights_map *files = (load->has != NULL ? load->has->store : store)->files;
     uint64_t total_bytes = 1, done_bytes = 0;
+    char place[PLACE_CHARS];
 
     for (uint32_t i = 0; i < store->n_slots; i++) {
         total_bytes += ggml_nbytes(store->slots[i].meta);
@@ -190,7 +202,7 @@ static int tensors_fill(quire_weight_load *load)
 
         QUIRE_CHECK(offset <= file->bytes && n_bytes <= file->bytes - offset);
         quire_weights_digest_add(load->weights->digest, slot->meta,
-                                 place_of(load->weights, slot->kind), source);
+                                 place_of(load->weights, slot->kind, place), source);
         QUIRE_TRY(tensor_fill(load, i, file, source));
         done_bytes += n_bytes;
         progress_say(load, done_bytes, total_bytes);
@@ -215,7 +227,8 @@ static int set_load(quire_weight_load *load)
 }
 
 int quire_weights_load(quire_weights *sets[QUIRE_MODEL_SETS_MAX], const quire_gguf *file,
-                       const quire_model_desc *desc, const quire_model_opts *opts, quire_error *err)
+                       const quire_model_desc *desc, const quire_model_opts *opts,
+                       const quire_model_split *split, quire_error *err)
 {
     const uint32_t n = quire_weights_sets(opts), first = quire_weights_host_set(opts);
     int rc = QUIRE_OK;
@@ -228,6 +241,7 @@ int quire_weights_load(quire_weights *sets[QUIRE_MODEL_SETS_MAX], const quire_gg
                                    .desc = desc,
                                    .opts = opts,
                                    .set = set,
+                                   .split = split,
                                    .has = sets[first],
                                    .n_done = i,
                                    .err = err };
@@ -249,13 +263,19 @@ void quire_weights_destroy_sets(quire_weights *sets[QUIRE_MODEL_SETS_MAX])
     }
 }
 
-bool quire_weights_device_holds(const quire_weights *weights, const struct ggml_tensor *tensor)
+uint8_t quire_weights_side(const quire_weights *weights, const struct ggml_tensor *tensor)
 {
-    struct ggml_context *ctx = weights->store->kinds[QUIRE_KIND_DEVICE].ctx;
     const char *at = (const char *)tensor;
-    const char *begin = ctx != NULL ? ggml_get_mem_buffer(ctx) : NULL;
 
-    return begin != NULL && at >= begin && at < begin + ggml_get_mem_size(ctx);
+    for (uint32_t i = 0; i < weights->n_devices; i++) {
+        struct ggml_context *ctx = weights->store->kinds[QUIRE_KIND_DEVICE + i].ctx;
+        const char *begin = ctx != NULL ? ggml_get_mem_buffer(ctx) : NULL;
+
+        if (begin != NULL && at >= begin && at < begin + ggml_get_mem_size(ctx)) {
+            return (uint8_t)(1 + i);
+        }
+    }
+    return 0;
 }
 
 void quire_weights_destroy(quire_weights *weights)

@@ -122,24 +122,26 @@ struct quire_weights {
     struct ggml_tensor *rope_long, *rope_short; /* the same, by the length of the context */
     quire_layer_weights *layers;                /* [n_layer] */
     uint32_t n_layer;
-    ggml_backend_dev_t device; /* NULL: all weights are the host's */
-    uint32_t device_from; /* layers from this one on lie there; n_layer stands for the last norm and
-                             the output matrix, n_layer + 1 for nothing */
+    ggml_backend_dev_t devices[QUIRE_MODEL_DEVICES_MAX]; /* [n_devices] */
+    uint32_t n_devices;                                  /* 0: all weights are the host's */
+    uint8_t layer_device[QUIRE_LAYERS_MAX + 1];          /* [n_layer + 1]: quire_model_split.of */
+    uint32_t device_from; /* layers from this one on lie on devices; n_layer stands for the last
+                             norm and the output matrix, n_layer + 1 for nothing */
     unsigned char digest[QUIRE_HASH128_BYTES]; /* of all tensors: weights_digest.h */
     uint64_t mapped_bytes;                     /* used in place */
     uint64_t repacked_bytes;                   /* copied, in the file's bytes */
-    uint64_t device_bytes;                     /* on the device */
+    uint64_t device_bytes;                     /* on devices */
     struct quire_weights_store *store;
     struct quire_weights_latent *latent; /* weights_latent.h; NULL where nothing is turned, and
                                             where another set has it */
 };
 
-/* Load the weights that desc (of the same file) names: sets[0 .. n - 1], of opts->n_sets sets. The
- * file may be closed afterwards. Errors: QUIRE_IO, QUIRE_UNSUPP, QUIRE_NOMEM. Memory: free with
- * quire_weights_destroy_sets(). */
+/* Load the weights that desc (of the same file) names: sets[0 .. n - 1], of opts->n_sets sets.
+ * split: what opts->split has filled in; NULL without it. The file may be closed afterwards.
+ * Errors: QUIRE_IO, QUIRE_UNSUPP, QUIRE_NOMEM. Memory: free with quire_weights_destroy_sets(). */
 int quire_weights_load(quire_weights *sets[QUIRE_MODEL_SETS_MAX], const quire_gguf *file,
                        const quire_model_desc *desc, const quire_model_opts *opts,
-                       quire_error *err);
+                       const quire_model_split *split, quire_error *err);
 void quire_weights_destroy_sets(quire_weights *sets[QUIRE_MODEL_SETS_MAX]);
 void quire_weights_destroy(quire_weights *weights);
 
@@ -160,8 +162,14 @@ static inline uint32_t quire_weights_host_set(const quire_model_opts *opts)
     return set < quire_weights_sets(opts) ? set : 0;
 }
 
-/* Whether the weights' device holds a tensor. */
-bool quire_weights_device_holds(const quire_weights *weights, const struct ggml_tensor *tensor);
+/* The side that holds a tensor: 0 the host, 1 + i device i. */
+uint8_t quire_weights_side(const quire_weights *weights, const struct ggml_tensor *tensor);
+
+static inline bool quire_weights_device_holds(const quire_weights *weights,
+                                              const struct ggml_tensor *tensor)
+{
+    return quire_weights_side(weights, tensor) != 0;
+}
 
 /* The panels of a matrix of quire_weights; NULL: ggml multiplies with the matrix. */
 static inline quire_matmul_weight *quire_weights_panels(const struct ggml_tensor *tensor)

@@ -9,14 +9,23 @@
 
 #include <stddef.h>
 #include <stdio.h>
+#include <string.h>
 
-void quire_weights_device_choose(quire_weights *weights, const quire_model_opts *opts, uint32_t set)
+void quire_weights_device_choose(quire_weights *weights, const quire_model_opts *opts, uint32_t set,
+                                 const quire_model_split *split)
 {
     const uint32_t n_all = weights->n_layer + 1;
     const uint32_t n = opts->n_device_layers < n_all ? opts->n_device_layers : n_all;
 
-    weights->device = n > 0 ? opts->devices[set] : NULL;
-    weights->device_from = weights->device != NULL ? n_all - n : n_all;
+    if (n > 0 && split != NULL) {
+        weights->n_devices = split->n;
+        memcpy(weights->devices, split->devices, sizeof weights->devices);
+        memcpy(weights->layer_device, split->of, sizeof weights->layer_device);
+    } else if (n > 0 && opts->devices[set] != NULL) {
+        weights->n_devices = 1;
+        weights->devices[0] = opts->devices[set];
+    }
+    weights->device_from = weights->n_devices > 0 ? n_all - n : n_all;
 }
 
 /* The tensors of a layer that Quire's own operations read, and those whose products are inputs of
@@ -73,26 +82,31 @@ bool quire_weights_device_takes(const quire_weights *weights, const quire_tensor
     return il >= weights->device_from && !is_hosts(row);
 }
 
-int quire_weights_device_check(const quire_weights *weights, const quire_tensor_row *row,
+uint32_t quire_weights_device_of(const quire_weights *weights, const quire_tensor_row *row,
+                                 uint32_t il)
+{
+    return weights->layer_device[row->where == QUIRE_TENSOR_OF_MODEL ? weights->n_layer : il];
+}
+
+int quire_weights_device_check(ggml_backend_dev_t device, const quire_tensor_row *row,
                                const struct ggml_tensor *meta, quire_error *err)
 {
     const bool is_of_experts = row->depth == QUIRE_DIM_EXPERTS;
 
     if (row->rows == QUIRE_DIM_ONE ||
-        quire_backend_multiplies(weights->device, ggml_backend_dev_buffer_type(weights->device),
-                                 meta, is_of_experts)) {
+        quire_backend_multiplies(device, ggml_backend_dev_buffer_type(device), meta,
+                                 is_of_experts)) {
         return QUIRE_OK;
     }
     return quire_error_set(
         err, QUIRE_UNSUPP,
         "%s: ggml's device %s does not multiply with %s of the type %s: leave its "
         "layer to the CPU (a smaller -ngl)",
-        meta->name, ggml_backend_dev_name(weights->device), is_of_experts ? "experts" : "matrices",
+        meta->name, ggml_backend_dev_name(device), is_of_experts ? "experts" : "matrices",
         ggml_type_name(meta->type));
 }
 
-int quire_weights_device_full(const quire_weights *weights, struct ggml_context *ctx,
-                              quire_error *err)
+int quire_weights_device_full(ggml_backend_dev_t device, struct ggml_context *ctx, quire_error *err)
 {
     char wanted[16], free_text[16], total_text[16], room[64] = "";
     size_t n = 0, n_free, n_total;
@@ -101,7 +115,7 @@ int quire_weights_device_full(const quire_weights *weights, struct ggml_context 
          t = ggml_get_next_tensor(ctx, t)) {
         n += ggml_nbytes(t);
     }
-    quire_backend_memory(weights->device, &n_free, &n_total);
+    quire_backend_memory(device, &n_free, &n_total);
     if (n_total > 0) {
         (void)snprintf(room, sizeof room, " (%s of its %s are free)",
                        quire_format_bytes(n_free, free_text, sizeof free_text),
@@ -110,7 +124,7 @@ int quire_weights_device_full(const quire_weights *weights, struct ggml_context 
     return quire_error_set(err, QUIRE_NOMEM,
                            "ggml's device %s has no memory for %s of weights%s: leave more layers "
                            "to the CPU (a smaller -ngl)",
-                           ggml_backend_dev_name(weights->device),
+                           ggml_backend_dev_name(device),
                            quire_format_bytes(n, wanted, sizeof wanted), room);
 }
 

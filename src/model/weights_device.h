@@ -13,23 +13,28 @@
 #include "model/tensor_table.h"
 #include "model/weights.h"
 
-/* weights->device and device_from of a set, as the options name them; n_layer is set. */
-void quire_weights_device_choose(quire_weights *weights, const quire_model_opts *opts,
-                                 uint32_t set);
+/* weights->devices, layer_device and device_from of a set, as the options or the split name them;
+ * n_layer is set. */
+void quire_weights_device_choose(quire_weights *weights, const quire_model_opts *opts, uint32_t set,
+                                 const quire_model_split *split);
 
-/* Whether the tensor of a row lies on the device. il: its layer; it does not count for a tensor of
+/* Whether the tensor of a row lies on a device. il: its layer; it does not count for a tensor of
  * the model. */
 bool quire_weights_device_takes(const quire_weights *weights, const quire_tensor_row *row,
                                 uint32_t il);
 
+/* The place of that device in weights->devices. */
+uint32_t quire_weights_device_of(const quire_weights *weights, const quire_tensor_row *row,
+                                 uint32_t il);
+
 /* Refuse a matrix with which the device does not multiply. Errors: QUIRE_UNSUPP; err names the
  * tensor, its type and the device. */
-int quire_weights_device_check(const quire_weights *weights, const quire_tensor_row *row,
+int quire_weights_device_check(ggml_backend_dev_t device, const quire_tensor_row *row,
                                const struct ggml_tensor *meta, quire_error *err);
 
 /* The device has no memory for the tensors of a context: an error with the bytes of the tensors and
  * the free bytes of the device. Returns QUIRE_NOMEM. */
-int quire_weights_device_full(const quire_weights *weights, struct ggml_context *ctx,
+int quire_weights_device_full(ggml_backend_dev_t device, struct ggml_context *ctx,
                               quire_error *err);
 
 /* Write a whole tensor of a buffer of any kind. Errors: QUIRE_IO (the device's driver). */

@@ -25,8 +25,8 @@ static quire_weights_bytes bytes_of(const quire_weight_load *load)
 
         if (slot->kind != QUIRE_KIND_MAPPED || slot->place.part != embd.part ||
             slot->place.offset != embd.offset) {
-            *(slot->kind == QUIRE_KIND_DEVICE ? &bytes.device : &bytes.host) +=
-                ggml_nbytes(slot->meta);
+            *(quire_kind_is_device(slot->kind) ? &bytes.device[slot->kind - QUIRE_KIND_DEVICE]
+                                               : &bytes.host) += ggml_nbytes(slot->meta);
         }
         embd = i == 0 && slot->kind == QUIRE_KIND_MAPPED ? slot->place : embd;
     }
@@ -64,9 +64,11 @@ void quire_weights_stand_in(struct ggml_context *ctx, ggml_backend_buffer_t buff
 
 int quire_weights_outline(quire_weights **out, quire_weights_bytes *bytes, const quire_gguf *file,
                           const quire_model_desc *desc, const quire_model_opts *opts, uint32_t set,
-                          quire_error *err)
+                          const quire_model_split *split, quire_error *err)
 {
-    quire_weight_load load = { .file = file, .desc = desc, .opts = opts, .set = set, .err = err };
+    quire_weight_load load = {
+        .file = file, .desc = desc, .opts = opts, .set = set, .split = split, .err = err
+    };
     int rc = QUIRE_NOMEM;
 
     *out = NULL;

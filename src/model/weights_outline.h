@@ -13,7 +13,7 @@
 /* The memory of loaded weights. */
 typedef struct quire_weights_bytes {
     uint64_t host; /* mapped pages included */
-    uint64_t device;
+    uint64_t device[QUIRE_MODEL_DEVICES_MAX];
 } quire_weights_bytes;
 
 /* The outline of a set of the weights that quire_weights_load() would load with these options, and
@@ -21,7 +21,7 @@ typedef struct quire_weights_bytes {
  * (with a device: weights_device.h), QUIRE_NOMEM. Memory: free with quire_weights_destroy(). */
 int quire_weights_outline(quire_weights **out, quire_weights_bytes *bytes, const quire_gguf *file,
                           const quire_model_desc *desc, const quire_model_opts *opts, uint32_t set,
-                          quire_error *err);
+                          const quire_model_split *split, quire_error *err);
 
 /* Let a buffer of no bytes stand in for that of all tensors of a context. */
 void quire_weights_stand_in(struct ggml_context *ctx, ggml_backend_buffer_t buffer);

@@ -63,8 +63,11 @@ static int slot_add(quire_weight_load *load, const quire_tensor_row *row, uint32
     slot = &store->slots[store->n_slots++];
     *slot = *want;
     if (quire_weights_device_takes(load->weights, row, il)) {
-        slot->kind = QUIRE_KIND_DEVICE;
-        return quire_weights_device_check(load->weights, row, want->meta, load->err);
+        const uint32_t device = quire_weights_device_of(load->weights, row, il);
+
+        slot->kind = QUIRE_KIND_DEVICE + device;
+        return quire_weights_device_check(load->weights->devices[device], row, want->meta,
+                                          load->err);
     }
     slot->kind = kind_choose(load, want->meta, want->place.offset, row);
     store->panels_bytes +=
@@ -172,13 +175,15 @@ static int want_layer(quire_weight_load *load, uint32_t il)
     return QUIRE_OK;
 }
 
-static int kinds_init(struct quire_weights_store *store, ggml_backend_dev_t device)
+static int kinds_init(struct quire_weights_store *store, const quire_weights *weights)
 {
     ggml_backend_buffer_type_t *extra = quire_backend_extra_bufts();
 
     store->kinds[QUIRE_KIND_PLAIN].buft = ggml_backend_dev_buffer_type(quire_backend_cpu());
-    store->kinds[QUIRE_KIND_DEVICE].buft =
-        device != NULL ? ggml_backend_dev_buffer_type(device) : NULL;
+    for (uint32_t i = 0; i < weights->n_devices; i++) {
+        store->kinds[QUIRE_KIND_DEVICE + i].buft =
+            ggml_backend_dev_buffer_type(weights->devices[i]);
+    }
     store->n_kinds = QUIRE_KIND_EXTRA;
     for (; extra != NULL && *extra != NULL && store->n_kinds < QUIRE_KINDS_MAX; extra++) {
         store->kinds[store->n_kinds++].buft = *extra;
@@ -196,12 +201,12 @@ int quire_weights_place(quire_weight_load *load)
     weights->n_layer = desc->n_layer;
     weights->layers = calloc(desc->n_layer, sizeof *weights->layers);
     QUIRE_FAIL_IF(weights->layers == NULL || store == NULL, QUIRE_NOMEM);
-    quire_weights_device_choose(weights, load->opts, load->set);
+    quire_weights_device_choose(weights, load->opts, load->set, load->split);
     store->kernels = load->opts->no_repack ? NULL : quire_matmul_kernels_find(NULL);
     store->n_slots_max = (desc->n_layer + 1) * SLOTS_MAX;
     store->slots = calloc(store->n_slots_max, sizeof *store->slots);
     QUIRE_FAIL_IF(store->slots == NULL, QUIRE_NOMEM);
-    QUIRE_TRY(kinds_init(store, weights->device));
+    QUIRE_TRY(kinds_init(store, weights));
     QUIRE_TRY(want_globals(load));
     for (uint32_t il = 0; il < desc->n_layer; il++) {
         QUIRE_TRY(want_layer(load, il));
@@ -219,8 +224,8 @@ static void tensors_share(quire_weight_load *load)
 
     QUIRE_CHECK(from->n_slots == weights->store->n_slots);
     for (uint32_t i = 0; i < from->n_slots; i++) {
-        if (weights->store->slots[i].kind != QUIRE_KIND_DEVICE) {
-            QUIRE_CHECK(from->slots[i].kind != QUIRE_KIND_DEVICE);
+        if (!quire_kind_is_device(weights->store->slots[i].kind)) {
+            QUIRE_CHECK(!quire_kind_is_device(from->slots[i].kind));
             *weights->store->slots[i].into = *from->slots[i].into;
         }
     }
@@ -243,7 +248,7 @@ int quire_weights_tensors_create(quire_weight_load *load)
         quire_weight_slot *slot = &store->slots[i];
         quire_weight_kind *kind = &store->kinds[slot->kind];
 
-        if (load->has != NULL && slot->kind != QUIRE_KIND_DEVICE) {
+        if (load->has != NULL && !quire_kind_is_device(slot->kind)) {
             continue;
         }
         if (kind->ctx == NULL) {

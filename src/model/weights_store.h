@@ -10,14 +10,19 @@
 #include "model/weights.h"
 #include "model/weights_map.h"
 
-/* The buffers that hold tensors: the mapped files, a plain one of the CPU, panels, a device's, and
- * the CPU's extra types from QUIRE_KIND_EXTRA on. */
+/* The buffers that hold tensors: the mapped files, a plain one of the CPU, panels, devices' from
+ * QUIRE_KIND_DEVICE on, and the CPU's extra types from QUIRE_KIND_EXTRA on. */
 #define QUIRE_KIND_MAPPED 0u
 #define QUIRE_KIND_PLAIN  1u
 #define QUIRE_KIND_PANELS 2u
 #define QUIRE_KIND_DEVICE 3u
-#define QUIRE_KIND_EXTRA  4u
+#define QUIRE_KIND_EXTRA  (QUIRE_KIND_DEVICE + QUIRE_MODEL_DEVICES_MAX)
 #define QUIRE_KINDS_MAX   (QUIRE_KIND_EXTRA + 8u)
+
+static inline bool quire_kind_is_device(uint32_t kind)
+{
+    return kind >= QUIRE_KIND_DEVICE && kind < QUIRE_KIND_EXTRA;
+}
 
 typedef struct quire_weight_kind {
     ggml_backend_buffer_type_t buft; /* NULL for the mapping and for panels */
@@ -55,7 +60,8 @@ typedef struct quire_weight_load {
     const quire_gguf *file;
     const quire_model_desc *desc;
     const quire_model_opts *opts;
-    uint32_t set;             /* of opts->devices */
+    uint32_t set;                   /* of opts->devices */
+    const quire_model_split *split; /* in place of them; NULL: none */
     const quire_weights *has; /* the set whose tensors of the host this one shares; NULL: this one
                                  has its own */
     uint32_t n_done;          /* sets loaded before */

@@ -80,21 +80,68 @@ static void test_commands(void **state)
     program_free(&r);
 }
 
-/* With layers of the model on the card of a split. */
+/* The words of a program with layers of the model on the devices of a split. */
+static char *layers_run(const char *devices, const char *n_layers)
+{
+    program_result r =
+        program_expect(0, PROGRAM("run", "-m", program_model_deep(), "-p", "some words", "-n", "8",
+                                  "--temp", "0", "--ignore-eos", "-ngl", n_layers, SPLIT, devices));
+    char *out = strdup(r.out);
+
+    assert_non_null(out);
+    assert_says(r.err, " layers and the output of the model; CPU: other matrix products, ");
+    program_free(&r);
+    return out;
+}
+
+/* Layers of the model on the cards of a split: the words are those of one card. */
 static void test_layers(void **state)
 {
-    program_result r = program_expect(0, PROGRAM("run", "-m", program_model(), "-p", "a", "-n", "1",
-                                                 "-ngl", "2", SPLIT, "mock0,cpu"));
+    static const char *const devices[] = { "mock0,cpu", "cpu,mock0", "mock0,mock1",
+                                           "mock0,cpu,mock1", "mock0,mock1,mock0" };
+    char *one = layers_run("mock0,cpu", "99");
 
     (void)state;
-    assert_says(r.err, ", 1 layers and the output of the model; CPU: other matrix products, ");
+    for (size_t i = 0; i < sizeof devices / sizeof devices[0]; i++) {
+        for (int k = 0; k < 2; k++) {
+            char *several = layers_run(devices[i], k == 0 ? "99" : "9");
+
+            assert_true(k == 1 || strcmp(one, several) == 0);
+            free(several);
+        }
+    }
+    free(one);
+}
+
+/* Weights and activations of each card count, and the message names the card. */
+static void test_layers_memory(void **state)
+{
+    program_result r;
+
+    (void)state;
+    assert_int_equal(setenv("MOCK_MEMORY", "60000", 1), 0);
+    r = program_run(PROGRAM("run", "-m", program_model_deep(), "-p", "a", "-n", "1", "-ngl", "99",
+                            "-c", "64", "--kv", "q8", SPLIT, "mock0,mock1"));
+    (void)unsetenv("MOCK_MEMORY");
+    assert_int_equal(r.exit_status, 1);
+    assert_says(r.err, "need more than device mock");
+    assert_says(r.err, " and weights of ");
     program_free(&r);
-    assert_int_equal(setenv("MOCK_LOSE_LAYERS_AT", "2", 1), 0);
-    r = program_run(PROGRAM("run", "-m", program_model(), "-p", "a few words", "-n", "9",
-                            "--ignore-eos", "-ngl", "2", SPLIT, "cpu,mock0"));
+}
+
+/* ggml loses the layers of one card. */
+static void test_layers_lost(void **state)
+{
+    program_result r;
+
+    (void)state;
+    assert_int_equal(setenv("MOCK_LOSE_LAYERS_AT", "3", 1), 0);
+    r = program_run(PROGRAM("run", "-m", program_model_deep(), "-p", "a few words", "-n", "9",
+                            "--ignore-eos", "-ngl", "99", SPLIT, "mock1,mock0"));
     (void)unsetenv("MOCK_LOSE_LAYERS_AT");
     assert_int_equal(r.exit_status, 1);
-    assert_says(r.err, "device mock0 was lost, and the KV on it (ggml: vk::Queue::submit: ");
+    assert_says(r.err, "device mock1 was lost, and the KV on it");
+    assert_says(r.err, "vk::Queue::submit: ErrorDeviceLost");
     program_free(&r);
 }
 
@@ -114,8 +161,7 @@ static void test_refusals(void **state)
         { { "-sm", "layer", "-ts", "1,0" }, "mock0,mock1", "--tensor-split: '0' is no share" },
         { { "-sm", "layer", "-ts", "1,x" }, "mock0,mock1", "--tensor-split: 'x' is no share" },
         { { "-sm", "layer", "-ts", "99,1" }, "mock0,mock1", "device mock1 gets no layer with KV" },
-        { { "-sm", "layer", "-ngl", "1" }, "mock0,mock1", "and --device names 2" },
-        { { "-sm", "layer", "-ngl", "1" }, "cpu,cpu", "and --device names 0" },
+        { { "-sm", "layer", "-ngl", "1" }, "cpu,cpu", "and --device names none" },
         { { "-sm", "layer" }, "mock0,auto", "device: 'auto' among several names" },
         { { "-sm", "layer" }, "mock0,", "device: '' among several names" },
         { { "-sm", "layer" }, "mock0,a-name-that-is-too-long", "among several names" },
@@ -388,7 +434,6 @@ static void test_serve_settings(void **state)
         { { "--kv-overflow", "tier" }, "kv_overflow tier and split_mode layer cannot go together" },
         { { "--kv-overflow-attend", "host" }, "kv_overflow_attend host and split_mode layer" },
         { { "--retain", "snap:0.5" }, "--retain snap keeps another number of tokens in each lane" },
-        { { "--gpu-layers", "1" }, "-ngl and --split-mode layer" },
         { { "--tensor-split", "1" }, "--tensor-split: 1 shares for 2 devices" },
     };
     static const char placement[] = "placement: [ { class: standard, devices: mock1 } ]\n";
@@ -446,6 +491,8 @@ int main(void)
         cmocka_unit_test(test_text),
         cmocka_unit_test(test_commands),
         cmocka_unit_test(test_layers),
+        cmocka_unit_test(test_layers_memory),
+        cmocka_unit_test(test_layers_lost),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_shared_layers),
         cmocka_unit_test_teardown(test_info, mock_end),

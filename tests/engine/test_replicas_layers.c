@@ -108,8 +108,8 @@ static void test_lost(void **state)
 
     (void)state;
     both(&r, 0, before);
-    backends[0] = &r.b.runtime->layers_backend;
-    backends[1] = &r.second->layers_backend;
+    backends[0] = &r.b.runtime->layers_backends[0];
+    backends[1] = &r.second->layers_backends[0];
     fails_at[1] = n_graphs[1] + 10;
     g = gate_close(r.b.engine);
     requests[0] = replicas_ask(&r, 1); /* on the first device, which stands still */

@@ -211,7 +211,7 @@ static void buffers_check(const gguf_gen_opts *gen, uint32_t n_batch, size_t i)
     attn = quire_runtime_attn_opts(&model->desc, &runtime->opts);
     assert_true(quire_attn_workspace_bytes(&attn) > 2 * (192u << 10)); /* two threads */
     size = quire_step_sizes_get(model->desc.step_sizes, &runtime->opts);
-    if (size.buffer_bytes != stats.compute_buffer_bytes || size.device_bytes != 0) {
+    if (size.buffer_bytes != stats.compute_buffer_bytes || size.device_bytes[0] != 0) {
         fail_msg("case %zu: computed %llu bytes, reserved %llu", i,
                  (unsigned long long)size.buffer_bytes,
                  (unsigned long long)stats.compute_buffer_bytes);

@@ -539,12 +539,13 @@ static void test_memory_need(void **state)
     place.kv_bytes_max = need.kv_bytes - 1;
     assert_int_equal(quire_memory_check(desc, &opts, UINT64_MAX, &place, &err), QUIRE_NOMEM);
     /* Room for KV, but not for weights, too. */
-    need.device_weights_bytes = 1000;
+    need.layers_weights_bytes[1] = 600;
+    need.layers_buffers_bytes[1] = 400;
     place = place_of(fixed + 2 * third + 8, fixed + third + 8);
-    place.parts[1].has_weights = true;
+    place.parts[1].layers = 2;
     assert_true(quire_memory_device_room(&need, &place) < need.kv_bytes);
     place = place_of(fixed + 2 * third + 8, fixed + third + 1008);
-    place.parts[1].has_weights = true;
+    place.parts[1].layers = 2;
     assert_true(quire_memory_device_room(&need, &place) >= need.kv_bytes);
     quire_model_close(model);
 }

@@ -120,7 +120,8 @@ static void need_cards(void)
     }
 }
 
-static quire_model *model_open(void)
+static quire_model *model_open(int (*split)(void *, const quire_model_desc *, quire_model_split *,
+                                            quire_error *))
 {
     const gguf_gen_opts gen = {
         .arch = "llama",
@@ -138,7 +139,9 @@ static quire_model *model_open(void)
         .type = GGML_TYPE_Q8_0,
         .seed = 7,
     };
-    quire_model_opts opts = { .n_sets = CARDS, .n_device_layers = UINT32_MAX };
+    quire_model_opts opts = { .n_sets = split != NULL ? 1 : CARDS,
+                              .n_device_layers = UINT32_MAX,
+                              .split = split };
     quire_error err = QUIRE_ERROR_INIT;
     quire_model *model;
 
@@ -210,7 +213,7 @@ static void test_cards(void **state)
     (void)state;
     need_cards();
     assert_ptr_not_equal(cards[0], cards[1]);
-    model = model_open();
+    model = model_open(NULL);
     assert_int_equal(model->sets[0]->device_bytes, model->sets[1]->device_bytes);
     assert_ptr_not_equal(model->sets[0]->output->buffer, model->sets[1]->output->buffer);
     for (uint32_t i = 0; i < RUNTIMES; i++) {
@@ -234,6 +237,63 @@ static void test_cards(void **state)
         free(works[i].logits);
     }
     quire_model_close(model);
+}
+
+static int split_set(void *ctx, const quire_model_desc *desc, quire_model_split *out,
+                     quire_error *err)
+{
+    (void)ctx;
+    (void)err;
+    *out = (quire_model_split){ .n = CARDS };
+    memcpy(out->devices, cards, sizeof cards);
+    for (uint32_t il = 1; il <= desc->n_layer; il++) {
+        out->of[il] = 1; /* and layer 0 on the first card */
+    }
+    return QUIRE_OK;
+}
+
+/* Layers of one runtime on both cards, with their KV and weights, give the logits of one card but
+ * for roundings: ggml fuses operations by the graph that it gets. */
+static void test_split(void **state)
+{
+    quire_runtime_opts opts = QUIRE_RUNTIME_OPTS_INIT;
+    uint64_t identities[2][2];
+    quire_model *models[2];
+    work works[2];
+    double diff;
+
+    (void)state;
+    need_cards();
+    models[0] = model_open(NULL);
+    models[1] = model_open(split_set);
+    works[0] = work_make(models[0], 0);
+    works[1] = work_make(models[1], 0);
+    quire_runtime_destroy(works[1].runtime);
+    opts.n_ctx = 128;
+    opts.n_batch = N_PROMPT;
+    opts.n_seqs_max = 1;
+    opts.n_threads = 1;
+    opts.device = "vulkan0,vulkan1";
+    opts.split = (quire_runtime_split){ .n = CARDS,
+                                        .names = { "vulkan0", "vulkan1" },
+                                        .end = { 1, models[1]->desc.n_layer } };
+    works[1].runtime = fixture_runtime(models[1], &opts);
+    for (uint32_t i = 0; i < 2; i++) {
+        quire_kv_identity_get(works[i].runtime, identities[i]);
+        (void)work_run(&works[i]);
+        assert_int_equal(works[i].rc, QUIRE_OK);
+    }
+    assert_memory_not_equal(identities[0], identities[1], sizeof identities[0]);
+    diff = fixture_diff_max(works[0].logits, works[1].logits,
+                            (size_t)(1 + N_GROWN) * works[0].n_vocab);
+    if (!(diff < 1e-3)) {
+        fail_msg("logits differ by %g", diff);
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        quire_runtime_destroy(works[i].runtime);
+        free(works[i].logits);
+        quire_model_close(models[i]);
+    }
 }
 
 /* ggml has listed the cards of the process, so one that is named later is refused. */
@@ -260,6 +320,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cards),
+        cmocka_unit_test(test_split),
         cmocka_unit_test(test_other_card),
         cmocka_unit_test(validated_end),
     };

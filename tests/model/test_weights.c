@@ -186,12 +186,12 @@ static void test_file_that_shrinks(void **state)
     assert_int_equal(quire_gguf_open(&file, path, &err), QUIRE_OK);
     assert_int_equal(quire_gguf_describe(file, desc, &err), QUIRE_OK);
     assert_int_equal(truncate(path, (off_t)quire_gguf_file_bytes(file) - 1), 0);
-    assert_int_equal(quire_weights_load(sets, file, desc, &opts, &err), QUIRE_IO);
+    assert_int_equal(quire_weights_load(sets, file, desc, &opts, NULL, &err), QUIRE_IO);
     assert_null(sets[0]);
     assert_non_null(strstr(err.message, path));
     fixture_generated_remove();
     err = (quire_error)QUIRE_ERROR_INIT;
-    assert_int_equal(quire_weights_load(sets, file, desc, &opts, &err), QUIRE_IO);
+    assert_int_equal(quire_weights_load(sets, file, desc, &opts, NULL, &err), QUIRE_IO);
     quire_gguf_close(file);
     test_free(desc);
 }

@@ -97,19 +97,27 @@ static int device_set(const quire_opened *session, const quire_model_desc *desc,
                                     desc, opts, err);
 }
 
-static int admit(void *ctx, const quire_model_desc *desc, quire_error *err)
+/* The options of a runtime with one page, or with args' context. Memory: free(*pairs), also after a
+ * failure. */
+static int least_draft(const admission *a, const quire_model_desc *desc, quire_runtime_opts *opts,
+                       quire_kv_pair **pairs, quire_error *err)
 {
     static const quire_opened_want nothing_special;
-    const admission *a = ctx;
-    quire_runtime_opts opts = quire_opened_runtime_opts(a->args, &nothing_special);
-    quire_kv_pair *pairs;
-    int rc = choose_formats(a->session, a->args, desc, &pairs, err);
 
-    if (rc == QUIRE_OK) {
-        opts.kv_pairs = pairs;
-        opts.n_ctx = opts.n_ctx != 0 ? opts.n_ctx : opts.page_tokens;
-        rc = device_set(a->session, desc, &opts, err);
-    }
+    *opts = quire_opened_runtime_opts(a->args, &nothing_special);
+    QUIRE_TRY(choose_formats(a->session, a->args, desc, pairs, err));
+    opts->kv_pairs = *pairs;
+    opts->n_ctx = opts->n_ctx != 0 ? opts->n_ctx : opts->page_tokens;
+    return device_set(a->session, desc, opts, err);
+}
+
+static int admit(void *ctx, const quire_model_desc *desc, quire_error *err)
+{
+    const admission *a = ctx;
+    quire_runtime_opts opts;
+    quire_kv_pair *pairs;
+    int rc = least_draft(a, desc, &opts, &pairs, err);
+
     if (rc == QUIRE_OK) {
         rc = quire_opened_retain_plan(a->session, a->args, desc, &opts, err);
     }
@@ -121,6 +129,25 @@ static int admit(void *ctx, const quire_model_desc *desc, quire_error *err)
                                 quire_opened_place(a->session), err);
     }
     free(pairs);
+    return rc;
+}
+
+/* Divide the layers among devices, for the rest of the session: their weights are loaded there. */
+static int split_weights(void *ctx, const quire_model_desc *desc, quire_model_split *out,
+                         quire_error *err)
+{
+    const admission *a = ctx;
+    quire_split_choice *choice = &a->session->split;
+    quire_runtime_opts opts;
+    quire_kv_pair *pairs;
+    const int rc = least_draft(a, desc, &opts, &pairs, err);
+
+    free(pairs);
+    if (rc == QUIRE_OK) {
+        choice->has_ends = true;
+        memcpy(choice->end, opts.split.end, sizeof choice->end);
+        quire_split_choice_weights(choice, desc, &opts.split, out);
+    }
     return rc;
 }
 
@@ -195,11 +222,9 @@ static int memory_look(quire_opened *session, const quire_common_args *args, qui
     if (split->n == 0) {
         return devices_look(session, args, opts, err);
     }
-    QUIRE_TRY(quire_split_choice_look(split, args->device, &session->device, err));
-    return split->card < split->n
-               ? quire_device_layers(opts, (const char *const[]){ split->names[split->card] }, 1,
-                                     args->n_device_layers, err)
-               : QUIRE_OK;
+    QUIRE_TRY(quire_split_choice_layers(&session->split, opts, args->n_device_layers, err));
+    opts->split = args->n_device_layers > 0 ? split_weights : NULL;
+    return quire_split_choice_look(split, args->device, &session->device, err);
 }
 
 int quire_opened_open_model(quire_opened *session, const quire_common_args *args, quire_error *err)
@@ -213,7 +238,9 @@ int quire_opened_open_model_for(quire_opened *session, const quire_common_args *
                                 const quire_opened_want *want, quire_error *err)
 {
     admission a = { session, args, want };
-    quire_model_opts opts = { .progress = show_loading, .admit = admit, .admit_ctx = &a };
+    quire_model_opts opts = {
+        .progress = show_loading, .admit = admit, .admit_ctx = &a, .split_ctx = &a
+    };
     int rc;
 
     memset(session, 0, sizeof(*session));
@@ -230,7 +257,9 @@ int quire_opened_open_model_for(quire_opened *session, const quire_common_args *
 
 int quire_opened_describe(quire_opened *session, const quire_common_args *args, quire_error *err)
 {
-    quire_model_opts opts = { .describe_only = true };
+    static const quire_opened_want nothing_special;
+    admission a = { session, args, &nothing_special };
+    quire_model_opts opts = { .describe_only = true, .split_ctx = &a };
 
     memset(session, 0, sizeof(*session));
     QUIRE_TRY(memory_look(session, args, &opts, err));
@@ -316,35 +345,6 @@ int quire_opened_step(quire_opened *session, const quire_slice *slices, uint32_t
     return rc;
 }
 
-/* A KV budget may be larger than all memory: then nothing is left. */
-static uint64_t rest_of(uint64_t bytes, uint64_t taken)
-{
-    return bytes > taken ? bytes - taken : 0;
-}
-
-static uint64_t sum_of(uint64_t a, uint64_t b)
-{
-    return b <= UINT64_MAX - a ? a + b : UINT64_MAX;
-}
-
-void quire_opened_count(quire_opened *session, const quire_runtime_opts *opts)
-{
-    quire_memory_need need;
-    uint64_t more_bytes, host_bytes;
-    double host_share;
-
-    quire_memory_need_get(session->desc, opts, &need);
-    need.device_weights_bytes = 0; /* another runtime on the device has the same */
-    host_share = quire_memory_host_share(&need, quire_opened_place(session));
-    host_bytes = quire_memory_host_bytes(&need, quire_opened_place(session)) - need.weights_bytes -
-                 need.program_bytes;
-    /* Cached texts fill the rest of the budget. */
-    more_bytes = rest_of(opts->kv_budget_bytes, need.kv_bytes);
-    session->runtime_bytes = sum_of(host_bytes, quire_memory_share(host_share, more_bytes));
-    session->device_bytes = sum_of(need.kv_bytes + need.device_bytes, more_bytes);
-    memcpy(session->device_shares, need.shares, sizeof(session->device_shares));
-}
-
 int quire_opened_open_runtime(quire_opened *session, const quire_common_args *args,
                               const quire_opened_want *wanted, quire_error *err)
 {
@@ -381,7 +381,7 @@ static void parts_beside(const quire_opened *session, uint32_t i, quire_memory_p
         quire_memory_part *part = &place->parts[k];
 
         if (part->bytes != UINT64_MAX && strcmp(part->name, place->parts[i].name) == 0) {
-            part->bytes = rest_of(part->bytes, taken);
+            part->bytes = quire_rest_of(part->bytes, taken);
         }
     }
 }
@@ -390,9 +390,9 @@ quire_opened quire_opened_beside(const quire_opened *session)
 {
     quire_opened other = *session;
 
-    other.memory_limit_bytes = rest_of(session->memory_limit_bytes, session->runtime_bytes);
+    other.memory_limit_bytes = quire_rest_of(session->memory_limit_bytes, session->runtime_bytes);
     if (other.device.name != NULL && other.device.bytes != UINT64_MAX) {
-        other.device.bytes = rest_of(session->device.bytes, session->device_bytes);
+        other.device.bytes = quire_rest_of(session->device.bytes, session->device_bytes);
         other.places[other.place].bytes = other.device.bytes;
     }
     for (uint32_t i = 0; i < other.device.n_parts; i++) {
@@ -415,8 +415,8 @@ int quire_opened_beside_on(quire_opened *out, const quire_opened *session, const
         return QUIRE_OK;
     }
     if (session->device.is_hosts) { /* so are its weights, beside those of other devices */
-        out->memory_limit_bytes =
-            rest_of(out->memory_limit_bytes, session->desc->device_weight_bytes[session->place]);
+        out->memory_limit_bytes = quire_rest_of(out->memory_limit_bytes,
+                                                session->desc->device_weight_bytes[session->place]);
     }
     return device_look(out, device, err);
 }

@@ -9,6 +9,7 @@
 #include "model/recurrent.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 uint32_t quire_opened_default_ctx(const quire_opened *session, const quire_runtime_opts *opts,
                                   uint64_t limit_bytes, const quire_memory_place *place)
@@ -94,6 +95,9 @@ static uint64_t left_for_kv(const quire_opened *session, const quire_memory_need
     without.kv_bytes = 0;
     rest[0] = quire_memory_host_bytes(&without, place);
     rest[1] = place != NULL ? need->device_weights_bytes + need->device_bytes : 0;
+    for (uint32_t i = 0; i < QUIRE_MODEL_DEVICES_MAX; i++) {
+        rest[1] += need->layers_weights_bytes[i] + need->layers_buffers_bytes[i];
+    }
     if (rest[0] > limit_bytes) {
         return 0;
     }
@@ -176,4 +180,30 @@ uint64_t quire_opened_budget_excess(const quire_opened *session, const quire_run
         return 0;
     }
     return bytes <= limit_bytes ? rest - (limit_bytes - bytes) : rest + (bytes - limit_bytes);
+}
+
+/* ---- of a runtime ---- */
+
+static uint64_t sum_of(uint64_t a, uint64_t b)
+{
+    return b <= UINT64_MAX - a ? a + b : UINT64_MAX;
+}
+
+void quire_opened_count(quire_opened *session, const quire_runtime_opts *opts)
+{
+    quire_memory_need need;
+    uint64_t more_bytes, host_bytes;
+    double host_share;
+
+    quire_memory_need_get(session->desc, opts, &need);
+    need.device_weights_bytes = 0; /* another runtime on the device has the same */
+    memset(need.layers_weights_bytes, 0, sizeof need.layers_weights_bytes);
+    host_share = quire_memory_host_share(&need, quire_opened_place(session));
+    host_bytes = quire_memory_host_bytes(&need, quire_opened_place(session)) - need.weights_bytes -
+                 need.program_bytes;
+    /* Cached texts fill the rest of the budget. */
+    more_bytes = quire_rest_of(opts->kv_budget_bytes, need.kv_bytes);
+    session->runtime_bytes = sum_of(host_bytes, quire_memory_share(host_share, more_bytes));
+    session->device_bytes = sum_of(need.kv_bytes + need.device_bytes, more_bytes);
+    memcpy(session->device_shares, need.shares, sizeof(session->device_shares));
 }

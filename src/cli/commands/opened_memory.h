@@ -39,4 +39,10 @@ int quire_opened_share_memory(const quire_opened *session, double share, quire_r
  * the rest of a server's budget. */
 uint64_t quire_opened_budget_excess(const quire_opened *session, const quire_runtime_opts *opts);
 
+/* A KV budget may be larger than all memory: then nothing is left. */
+static inline uint64_t quire_rest_of(uint64_t bytes, uint64_t taken)
+{
+    return bytes > taken ? bytes - taken : 0;
+}
+
 #endif /* QUIRE_CLI_OPENED_MEMORY_H */

@@ -78,26 +78,6 @@ static int shares_read(quire_split_choice *out, const char *text, quire_error *e
                                  n_shares, out->n);
 }
 
-/* ggml opens one card for a process, so -ngl needs a single one among the names. */
-static int card_find(quire_split_choice *out, int64_t n_device_layers, quire_error *err)
-{
-    uint32_t n_cards = 0;
-
-    out->card = out->n;
-    for (uint32_t i = 0; i < out->n && n_device_layers != 0; i++) {
-        if (!quire_device_is_cpu(out->names[i])) {
-            out->card = i;
-            n_cards++;
-        }
-    }
-    return n_device_layers == 0 || n_cards == 1
-               ? QUIRE_OK
-               : quire_error_set(err, QUIRE_INVAL,
-                                 "-ngl and --split-mode layer: weights can be on one card alone, "
-                                 "and --device names %u",
-                                 n_cards);
-}
-
 int quire_split_choice_read(quire_split_choice *out, const quire_common_args *args,
                             quire_error *err)
 {
@@ -120,8 +100,52 @@ int quire_split_choice_read(quire_split_choice *out, const quire_common_args *ar
                                "between");
     }
     QUIRE_TRY(names_read(out, args->device, err));
-    QUIRE_TRY(card_find(out, args->n_device_layers, err));
     return args->tensor_split != NULL ? shares_read(out, args->tensor_split, err) : QUIRE_OK;
+}
+
+/* Cards that are named twice have the weights of both places once. */
+int quire_split_choice_layers(quire_split_choice *choice, quire_model_opts *opts, int64_t n_layers,
+                              quire_error *err)
+{
+    const char *names[QUIRE_DEVICE_SPLIT_MAX];
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < choice->n && n_layers > 0; i++) {
+        uint32_t k = 0;
+
+        while (k < n && strcmp(names[k], choice->names[i]) != 0) {
+            k++;
+        }
+        if (!quire_device_is_cpu(choice->names[i])) {
+            choice->layers[i] = k == n ? n + 1 : 0;
+            choice->card[i] = k;
+            names[k] = choice->names[i];
+            n = k == n ? n + 1 : n;
+        }
+    }
+    if (n_layers > 0 && n == 0) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "-ngl and --split-mode layer: weights can be on cards alone, and "
+                               "--device names none");
+    }
+    QUIRE_TRY(n > 0 ? quire_device_layers(opts, names, n, n_layers, err) : QUIRE_OK);
+    memcpy(choice->devices, opts->devices, sizeof choice->devices);
+    memset(opts->devices, 0, sizeof opts->devices);
+    choice->n_devices = n;
+    opts->n_sets = 1;
+    return QUIRE_OK;
+}
+
+void quire_split_choice_weights(const quire_split_choice *choice, const quire_model_desc *desc,
+                                const quire_runtime_split *split, quire_model_split *out)
+{
+    *out = (quire_model_split){ .n = choice->n_devices };
+    memcpy(out->devices, choice->devices, sizeof out->devices);
+    for (uint32_t il = 0; il <= desc->n_layer; il++) {
+        const uint32_t layer = il < desc->n_layer ? il : il - 1; /* the output is behind the last */
+
+        out->of[il] = (uint8_t)choice->card[quire_split_card_of(split, layer)];
+    }
 }
 
 int quire_split_choice_look(const quire_split_choice *choice, const char *name,
@@ -130,7 +154,7 @@ int quire_split_choice_look(const quire_split_choice *choice, const char *name,
     *out = (quire_memory_place){ .name = name, .bytes = UINT64_MAX, .n_parts = choice->n };
     for (uint32_t i = 0; i < choice->n; i++) {
         QUIRE_TRY(quire_device_memory_look(&out->parts[i], choice->names[i], err));
-        out->parts[i].has_weights = i == choice->card;
+        out->parts[i].layers = choice->layers[i];
     }
     return QUIRE_OK;
 }
@@ -175,5 +199,10 @@ int quire_split_choice_apply(const quire_split_choice *choice, const quire_memor
     opts->split.n = choice->n;
     memcpy(opts->split.names, choice->names, sizeof choice->names);
     quire_runtime_opts_resolve(desc, &resolved);
+    if (choice->has_ends) {
+        memcpy(opts->split.end, choice->end, sizeof opts->split.end);
+        resolved.split = opts->split;
+        return quire_split_check(desc, &resolved, err);
+    }
     return quire_split_divide(desc, &resolved, shares, &opts->split, err);
 }

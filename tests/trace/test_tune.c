@@ -138,18 +138,9 @@ static void test_ttl(void **state)
     b.settings.ttl_us = 600 * (uint64_t)MINUTE;
     b.facts.gap_p99_us = 40 * MINUTE;
     assert_int_equal(suggest(&b) + suggest(&b) + suggest(&b), 0);
-    /* No time to live stays none, unless the bounds allow one and memory is short. */
+    /* No time to live stays none. */
     b = begin();
     b.settings.ttl_us = 0;
-    assert_int_equal(suggest(&b) + suggest(&b) + suggest(&b), 0);
-    b.bounds.is_ttl_free = true;
-    assert_int_equal(suggest(&b), 0);
-    assert_int_equal(suggest(&b), 1);
-    assert_true(b.changes[0].to == 20.0 * MINUTE);
-    b = begin();
-    b.settings.ttl_us = 0;
-    b.bounds.is_ttl_free = true;
-    b.facts.distinct_bytes = 9ull * GB;
     assert_int_equal(suggest(&b) + suggest(&b) + suggest(&b), 0);
     /* Within its bounds. */
     b = begin();

@@ -291,21 +291,16 @@ static void suggest_ttl(desk *d)
     const double from = (double)d->now->ttl_us;
     const bool is_whole = is_seen_whole(d->facts, d->facts->gap_p99_us);
     double wanted = clamp(TTL_PER_GAP * (double)d->facts->gap_p99_us, least, most);
-    double to = from;
     char text[QUIRE_DURATION_TEXT_MAX];
+    double to;
 
-    if (least >= most || d->facts->gap_p99_us == 0) {
+    if (least >= most || d->facts->gap_p99_us == 0 || d->now->ttl_us == 0) {
         return;
     }
     if (!is_whole && wanted < from) {
         wanted = from;
     }
-    if (d->now->ttl_us > 0) {
-        to = step_time(d, QUIRE_TUNE_TTL, from, wanted);
-    } else if (d->bounds->is_ttl_free && is_whole &&
-               d->facts->distinct_bytes > d->now->memory_bytes && is_time(d, QUIRE_TUNE_TTL, -1)) {
-        to = wanted;
-    }
+    to = step_time(d, QUIRE_TUNE_TTL, from, wanted);
     if (to != from) {
         say(d,
             (quire_tune_change){

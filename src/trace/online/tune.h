@@ -53,8 +53,7 @@ typedef struct quire_tune_settings {
  * not changed. */
 typedef struct quire_tune_bounds {
     double pinned_share_min, pinned_share_max;
-    uint64_t ttl_min_us, ttl_max_us;                 /* a TTL of 0 stays 0, unless is_ttl_free */
-    bool is_ttl_free;                                /* may begin to expire, and cease to */
+    uint64_t ttl_min_us, ttl_max_us;                 /* a TTL of 0 stays 0 */
     uint64_t low_traffic_min_us, low_traffic_max_us; /* 0 stays 0 */
 } quire_tune_bounds;
 

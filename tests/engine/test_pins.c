@@ -363,6 +363,40 @@ int __wrap_quire_pins_get(const quire_pins *pins, quire_pin_id id, quire_pin_inf
     return __real_quire_pins_get(pins, id, out);
 }
 
+/* The results of the next holds; 0 = the real one's. */
+static _Atomic int next_holds[2];
+
+int __real_quire_pins_hold(quire_pins *pins, quire_pin_id id, uint64_t at_us, uint64_t *missing);
+int __wrap_quire_pins_hold(quire_pins *pins, quire_pin_id id, uint64_t at_us, uint64_t *missing);
+
+int __wrap_quire_pins_hold(quire_pins *pins, quire_pin_id id, uint64_t at_us, uint64_t *missing)
+{
+    const int rc = atomic_exchange(&next_holds[0], atomic_exchange(&next_holds[1], 0));
+
+    return rc != 0 ? rc : __real_quire_pins_hold(pins, id, at_us, missing);
+}
+
+/* A pin that waits for room and is then given up tells the reason. */
+static void test_the_reason_is_told(void **state)
+{
+    engine_bench b = bench_begin(8);
+    quire_engine_pin_params params = pin_params("late", 1, 3 * PAGE);
+    quire_engine_pin pin;
+
+    (void)state;
+    params.is_background = true;
+    atomic_store(&next_holds[1], QUIRE_NOMEM);
+    atomic_store(&next_holds[0], QUIRE_NOPAGES);
+    (void)pin_make(&b, &params);
+    while (get(&b, "late", &pin) == QUIRE_OK) {
+        (void)after_seconds(&b, 1);
+        test_doze();
+    }
+    assert_int_equal(
+        events_of(&b, QUIRE_EVENT_PIN_DROPPED, "pin 'late' was given up (out of memory)"), 1);
+    bench_close(&b);
+}
+
 /* Pins that end together are counted once, since each look at a pin walks over its pages. */
 static void test_many_end_together(void **state)
 {
@@ -521,6 +555,7 @@ int main(void)
         cmocka_unit_test(test_time_ends_a_pin_and_renewal_does_not),
         cmocka_unit_test(test_a_dropped_pin_may_be_evicted),
         cmocka_unit_test(test_invalidation_wins),
+        cmocka_unit_test(test_the_reason_is_told),
         cmocka_unit_test(test_many_end_together),
         cmocka_unit_test(test_in_the_background),
         cmocka_unit_test(test_sealed_formats_hold_full_pages),

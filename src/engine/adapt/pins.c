@@ -385,10 +385,11 @@ static void retry(quire_adapt *adapt, quire_pin_entry *entry)
             return;
         }
         fail(adapt, entry, rc, err.message);
-        return;
+    } else if (rc == QUIRE_AGAIN) { /* its pages went before they could be held */
+        fail(adapt, entry, QUIRE_NOPAGES, "what runs in its region needed the memory each time");
+    } else {
+        fail(adapt, entry, rc, quire_status_text(rc));
     }
-    fail(adapt, entry, rc == QUIRE_AGAIN ? QUIRE_NOPAGES : rc,
-         "what runs in its region needed the memory each time");
 }
 
 /* ---- once a second ---- */

@@ -65,6 +65,8 @@ uint64_t quire_sessions_owner(const quire_sessions *sessions, quire_session_ref 
 
 /* Whether the session was closed since the request entered it. */
 bool quire_sessions_is_closed(const quire_sessions *sessions, quire_session_ref ref);
+/* Whether the session with this owner number is open: not closed since. Cost: O(sessions). */
+bool quire_sessions_has_owner(const quire_sessions *sessions, uint64_t owner);
 
 /* The whole conversation of a request, by the rule of turns above: pointers into the session and
  * into `messages`. Memory: free(*out); its strings are valid until leave or commit. Errors:

@@ -95,3 +95,16 @@ uint64_t quire_sessions_changes(const quire_sessions *sessions)
 {
     return figures_now(sessions).changes;
 }
+
+bool quire_sessions_has_owner(const quire_sessions *sessions, uint64_t owner)
+{
+    const session *s;
+    bool has;
+
+    sessions_lock(sessions);
+    for (s = sessions->newest; s != NULL && s->owner != owner; s = s->older) {
+    }
+    has = s != NULL;
+    sessions_unlock(sessions);
+    return has;
+}

@@ -213,6 +213,41 @@ static void test_session_expires(void **state)
     replicas_close(&r);
 }
 
+/* A session is deleted in its first turn: first the device without its request looks, then the
+ * request comes there from a device that is lost. It publishes nothing. */
+static void test_session_deleted_while_it_moves(void **state)
+{
+    const quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    int32_t text[N_PROMPT] = { 0 };
+    quire_request_params params = params_greedy(text, N_PROMPT, N_TOKENS);
+    replicas r = replicas_open("mock", &engine);
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_engine_stats stats;
+    quire_sessions *sessions;
+    quire_request *request;
+    uint64_t owner;
+    gate *g;
+
+    (void)state;
+    sessions = quire_engine_sessions(r.b.engine);
+    tokens_make(text, N_PROMPT, 4);
+    assert_int_equal(quire_sessions_enter(sessions, "", 0, "s", 1, &params.session, &err),
+                     QUIRE_OK);
+    g = gate_close(r.b.engine);
+    assert_int_equal(quire_loop_submit(r.b.engine->loop, &params, 0, &request, &err), QUIRE_OK);
+    quire_mock_device_set(replica_mocks[0], &faults);
+    /* As quire_engine_invalidate() begins. The second device has no request of it. */
+    assert_int_equal(quire_sessions_close(sessions, "", 0, "s", &owner), QUIRE_OK);
+    gate_open(g);
+    finish_as(request, QUIRE_FINISH_LENGTH);
+    quire_sessions_leave(sessions, params.session, 2);
+    assert_true(quire_loop_is_lost(r.b.engine->loop));
+    quire_loop_stats_get(r.b.engine->loops[1], &stats);
+    assert_int_equal(stats.adopted_total, 1);
+    assert_int_equal(stats.prefix.nodes, 0);
+    replicas_close(&r);
+}
+
 /* Explanations of all devices come newest first. */
 static void test_explanations(void **state)
 {
@@ -284,9 +319,13 @@ static void test_gauges(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pin_computing),   cmocka_unit_test(test_pin_condensed),
-        cmocka_unit_test(test_pin_twice),       cmocka_unit_test(test_pin_waited_for),
-        cmocka_unit_test(test_session_expires), cmocka_unit_test(test_explanations),
+        cmocka_unit_test(test_pin_computing),
+        cmocka_unit_test(test_pin_condensed),
+        cmocka_unit_test(test_pin_twice),
+        cmocka_unit_test(test_pin_waited_for),
+        cmocka_unit_test(test_session_expires),
+        cmocka_unit_test(test_session_deleted_while_it_moves),
+        cmocka_unit_test(test_explanations),
         cmocka_unit_test(test_gauges),
     };
 

@@ -70,6 +70,10 @@ bool quire_loop_adopt(quire_loop *loop, quire_request *r)
         loop->inbox.n_adopted++;
         atomic_fetch_add(&loop->inbox.n_unfinished, 1);
         atomic_fetch_add(&loop->inbox.n_unfinished_of[r->class_index], 1);
+        /* Under the lock: a session that is closed later finds its request in the inbox. One that
+         * was closed may have looked here before the request came, and there after it had gone. */
+        r->is_uncached = r->is_uncached ||
+                         (r->owner != 0 && !quire_sessions_has_owner(loop->sessions, r->owner));
         quire_loop_to_compute_set(r, r->n_tokens); /* generated ones are computed again, too */
         quire_inbox_put(&loop->inbox, r);
     }

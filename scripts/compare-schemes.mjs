@@ -133,7 +133,7 @@ function writeTrained({ settings, texts, folder, runs, nPlanned }) {
     const what = `${settings.n_layer} layers of ${settings.d_model}, ${settings.n_head} heads of ${settings.d_head} (gqa: half as many KV heads), ` +
         `feed-forward ${settings.d_ff}, ${(settings.steps * settings.rows * settings.ctx / 1e6).toPrecision(3)} M tokens in rows of ${settings.ctx}`;
     const about = `\`make compare-schemes\`, size ${size}: ${what}; ${mixText(settings, texts)}; ` +
-        `seeds 1 to ${nSeeds}: ${runs.length} of ${nPlanned} runs are finished. FLOP of a prompt of ${PROMPT_TOKENS} tokens are counted from the shape. ${recallText(recallSettings(size))}`;
+        `${nSeeds === 1 ? "seed 1" : `seeds 1 to ${nSeeds}`}: ${runs.length} of ${nPlanned} runs are finished. FLOP of a prompt of ${PROMPT_TOKENS} tokens are counted from the shape. ${recallText(recallSettings(size))}`;
     const body = `# Schemes of sharing K and V, size ${size}\n\n${markdown(found, about)}\n## Machines\n\n${machinesText(runs)}\n`;
     const page = join(folder, "curves.html");
     writeFileSync(page, curvesPage({ title: `Schemes of sharing K and V, size ${size}`, about: what, runs, parts: findingParts(found) }));

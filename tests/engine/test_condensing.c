@@ -17,6 +17,7 @@
 #include "engine/loop/condense_loop.h"
 #include "engine/loop/loop_object.h"
 #include "engine/pins.h"
+#include "engine/views.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -336,6 +337,56 @@ static void test_cached_bytes(void **state)
     bench_close(&b);
 }
 
+/* A session has the pages of its text behind all places, of each policy by which its requests
+ * condensed it, and no pages of other texts and tenants. */
+static void test_session_bytes(void **state)
+{
+    static const char *const policies[] = { NULL, KEYDIFF, "snap:0.25,recent=16" };
+    const setting s = { .policy = KEYDIFF, .format = QUIRE_FORMAT_F16 };
+    engine_bench b = condense_bench(&s);
+    const quire_chat_message message = { "user", "hello", NULL };
+    quire_sessions *sessions = quire_engine_sessions(b.engine);
+    quire_session_kv items[2] = { { "", 0, "s", 9, 9 }, { "x", 1, "s", 9, 9 } };
+    int32_t text[N_PROMPT], other[CHUNK + 2];
+    quire_request_params params = params_greedy(text, N_PROMPT, 1);
+    quire_region_view regions[QUIRE_REGIONS_MAX];
+    quire_error err = QUIRE_ERROR_INIT;
+    uint64_t bytes = 0;
+
+    (void)state;
+    tokens_make(text, N_PROMPT, 1);
+    tokens_make(other, CHUNK + 2, 2);
+    assert_int_equal(quire_sessions_enter(sessions, "", 0, "s", 1, &params.session, &err),
+                     QUIRE_OK);
+    for (size_t i = 0; i < sizeof policies / sizeof policies[0]; i++) {
+        quire_retain_spec spec = spec_of(policies[i] != NULL ? policies[i] : KEYDIFF);
+        quire_request *request;
+        uint32_t n_kept;
+        int32_t *kept;
+
+        params.retain = policies[i] != NULL ? &spec : NULL;
+        request = submit(&b, &params);
+        (void)finish(request);
+        kept = quire_request_tokens_take(request, &n_kept);
+        assert_int_equal(
+            quire_sessions_commit(sessions, params.session, &message, 1, kept, n_kept, 2),
+            QUIRE_OK);
+        finish_as(request, QUIRE_FINISH_LENGTH);
+        assert_int_equal(quire_engine_sessions_kv(b.engine, items, 2), QUIRE_OK);
+        assert_true(items[0].bytes > bytes);
+        bytes = items[0].bytes;
+        (void)quire_engine_regions(b.engine, regions);
+        assert_int_equal(bytes, regions[0].stats.cached_bytes);
+        assert_int_equal(items[0].own_bytes, bytes);
+        assert_int_equal(items[1].bytes + items[1].own_bytes, 0);
+    }
+    quire_sessions_leave(sessions, params.session, 3);
+    finish_as(ask(&b, KEYDIFF, other, CHUNK + 2), QUIRE_FINISH_LENGTH);
+    assert_int_equal(quire_engine_sessions_kv(b.engine, items, 2), QUIRE_OK);
+    assert_int_equal(items[0].bytes, bytes);
+    bench_close(&b);
+}
+
 /* A request that runs while its text is dropped publishes nothing any more. */
 static void test_invalidation_of_a_running_text(void **state)
 {
@@ -525,6 +576,7 @@ int main(void)
         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_invalidation),
         cmocka_unit_test(test_cached_bytes),
+        cmocka_unit_test(test_session_bytes),
         cmocka_unit_test(test_invalidation_of_a_running_text),
         cmocka_unit_test(test_pins),
         cmocka_unit_test(test_latent),

@@ -5,9 +5,12 @@
 
 #include "base/check.h"
 #include "engine/loop/chores.h"
+#include "engine/loop/condense_names.h"
 #include "engine/loop/loop_object.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* Sizes of slices: some microseconds each. */
 #define SLICE_PAGES    256u
@@ -103,14 +106,92 @@ typedef struct kv_work {
     const quire_prefix *tree;
 } kv_work;
 
+static void path_add(const kv_work *work, const quire_session_info *info,
+                     const quire_prefix_key *key, uint32_t n_gone)
+{
+    quire_session_kv *item = &work->items[work->next];
+    uint64_t bytes, own_bytes;
+
+    quire_prefix_path_bytes(work->tree, key, info->tokens + n_gone, info->n_tokens - n_gone,
+                            info->owner, &bytes, &own_bytes);
+    item->bytes += bytes;
+    item->own_bytes += own_bytes;
+}
+
+/* The rules of an entry for policy and tenant, by its policy's name. False: not of this runtime. */
+static bool rules_read(const quire_loop *loop, const char *name, quire_condensing *out)
+{
+    const char *maps = strstr(name, ",maps="); /* condensing.c adds them to the text */
+    char text[QUIRE_RETAIN_TEXT_MAX];
+    quire_retain_spec spec;
+
+    (void)snprintf(text, sizeof text, "%s", name);
+    text[maps != NULL ? (size_t)(maps - name) : strlen(text)] = '\0';
+    if (quire_retain_parse(text, &spec, NULL) < 0) {
+        return false;
+    }
+    quire_condensing_init(out, &spec, loop->opts.retain_chunk, loop->runtime_opts->page_tokens,
+                          &loop->lanes.parts);
+    return strcmp(out->name, name) == 0;
+}
+
+/* Pages of the text as one policy has condensed it: each condensing has a root of its own. */
+static void condensed_add(const kv_work *work, const quire_session_info *info,
+                          quire_condensed policy)
+{
+    const quire_loop *loop = work->loop;
+    quire_condensing rules;
+    const quire_condensed_text text = { &rules, info->tokens, info->tenant, info->tenant_bytes };
+    quire_condensed entry;
+    uint32_t n_bytes, k;
+
+    if (!rules_read(loop, quire_condensed_bytes(loop->condensed, policy, &n_bytes), &rules)) {
+        return;
+    }
+    entry = quire_loop_condensed_find(loop, &text,
+                                      quire_condensing_before(&rules, info->n_tokens - 1), &k);
+    for (; k > 0; k--, entry = quire_condensed_parent(loop->condensed, entry)) {
+        const quire_prefix_key key =
+            quire_loop_condensed_key(loop, info->tenant, info->tenant_bytes, entry);
+
+        path_add(work, info, &key, quire_condensing_gone(&rules, k));
+    }
+}
+
+static bool is_policy_of(const quire_loop *loop, quire_condensed entry,
+                         const quire_session_info *info)
+{
+    const void *tenant;
+    uint32_t n_bytes;
+
+    if (entry == QUIRE_CONDENSED_NULL ||
+        quire_condensed_parent(loop->condensed, entry) != QUIRE_CONDENSED_NULL) {
+        return false;
+    }
+    tenant = quire_loop_condensed_tenant(loop, entry, &n_bytes);
+    return n_bytes == info->tenant_bytes &&
+           (n_bytes == 0 || memcmp(tenant, info->tenant, n_bytes) == 0);
+}
+
+/* A session does not know the policies of its requests, so all of its tenant's are tried. */
 static void kv_measure(void *ctx, const quire_session_info *info)
 {
-    kv_work *work = ctx;
-    quire_session_kv *item = &work->items[work->next];
-    const quire_prefix_key key = quire_loop_key(work->loop, info->tenant, info->tenant_bytes);
+    const kv_work *work = ctx;
+    const quire_loop *loop = work->loop;
+    const quire_prefix_key key = quire_loop_key(loop, info->tenant, info->tenant_bytes);
+    const bool is_condensed = quire_condensed_count(loop->condensed) > 0;
 
-    quire_prefix_path_bytes(work->tree, &key, info->tokens, info->n_tokens, info->owner,
-                            &item->bytes, &item->own_bytes);
+    if (info->n_tokens == 0) {
+        return;
+    }
+    path_add(work, info, &key, 0);
+    for (uint32_t i = 0; is_condensed && i < QUIRE_CONDENSED_MAX; i++) {
+        const quire_condensed entry = quire_condensed_at(loop->condensed, i);
+
+        if (is_policy_of(loop, entry, info)) {
+            condensed_add(work, info, entry);
+        }
+    }
 }
 
 /* One session per slice: its tokens are read in place, under the table's lock. */

@@ -23,9 +23,9 @@ static const char *const variables[] = {
     "HTTPS_PROXY", "ALL_PROXY",     "all_proxy",   "no_proxy",   "NO_PROXY",
 };
 
-static void read_model(pull_kit *kit)
+void pull_kit_read(pull_kit *kit, const char *path)
 {
-    FILE *file = fopen(program_model(), "rb");
+    FILE *file = fopen(path, "rb");
     quire_digest *digest = quire_digest_new(false, 0);
 
     assert_non_null(file);
@@ -75,7 +75,7 @@ void pull_kit_start(pull_kit *kit)
     char port[64];
 
     memset(kit, 0, sizeof(*kit));
-    read_model(kit);
+    pull_kit_read(kit, program_model());
     (void)snprintf(kit->folder, sizeof(kit->folder), "%s", program_path("models"));
     remove_folder(kit->folder);
     kit->hub = hub_double_start(NULL, 0);

@@ -28,6 +28,8 @@ typedef struct pull_kit {
 
 void pull_kit_start(pull_kit *kit);
 void pull_kit_stop(pull_kit *kit);
+/* Read body, n_body and sha256 from a file. */
+void pull_kit_read(pull_kit *kit, const char *path);
 /* The entry of a whole file; change it as wanted. */
 hub_entry pull_kit_file(const pull_kit *kit);
 /* A list with one file of these figures in place of both. */

@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "gguf_edit.h"
 #include "pull_kit.h"
 
 #include <stdio.h>
@@ -121,6 +122,30 @@ static void what_is_here_is_not_fetched_again(void **state)
     pull_kit_has(kit, "some/stories-GGUF/stories-Q4_K_M.gguf");
 }
 
+/* The repository's file has this model's bytes from now on. */
+static void change_to(pull_kit *kit, const char *path)
+{
+    free(kit->body);
+    pull_kit_read(kit, path);
+    pull_kit_list(kit, "stories-Q4_K_M.gguf", kit->n_body, kit->sha256);
+    hub_double_change(kit->hub, KIT_Q4, pull_kit_file(kit));
+}
+
+static void a_model_with_a_chat_template_is_for_chats(void **state)
+{
+    const gguf_edit_key change = { "tokenizer.chat_template", EDIT_STR, 0, "{{ messages }}", 0 };
+    const gguf_gen_opts opts = gguf_edit_small("tiny-qwen2");
+    const char *path = program_path("template.gguf");
+    gguf_edit edit;
+
+    gguf_edit_open(&edit, &opts);
+    gguf_edit_apply(&edit, &change);
+    gguf_edit_save(&edit, path);
+    gguf_edit_close(&edit);
+    change_to(*state, path);
+    expect(0, "try: quire chat -m " KIT_NAME, PULL(KIT_NAME));
+}
+
 static void quantisations_are_chosen_by_name(void **state)
 {
     const pull_kit *kit = *state;
@@ -156,7 +181,7 @@ static void short_names_are_resolved_by_the_table(void **state)
                       (hub_entry){ .body = kit->list, .n_body = strlen(kit->list) });
     hub_double_change(kit->hub, "/Qwen/Qwen3-0.6B-GGUF/resolve/main/Qwen3-0.6B-Q8_0.gguf",
                       pull_kit_file(kit));
-    expect(0, "try: quire chat -m Qwen3-0.6B", PULL("Qwen3-0.6B"));
+    expect(0, "it has no chat template; try: quire run -m Qwen3-0.6B -p TEXT", PULL("Qwen3-0.6B"));
     list = program_expect(0, PROGRAM("list"));
     assert_says(list.out, "hf:Qwen/Qwen3-0.6B-GGUF:Qwen3-0.6B-Q8_0.gguf  = qwen3-0.6b");
     expect(2, "did you mean qwen3-4b?", PULL("qwen3-4bb"));
@@ -494,6 +519,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_model_is_pulled_listed_used_and_removed, start, stop),
         cmocka_unit_test_setup_teardown(commands_take_names_and_paths_alike, start, stop),
         cmocka_unit_test_setup_teardown(what_is_here_is_not_fetched_again, start, stop),
+        cmocka_unit_test_setup_teardown(a_model_with_a_chat_template_is_for_chats, start, stop),
         cmocka_unit_test_setup_teardown(quantisations_are_chosen_by_name, start, stop),
         cmocka_unit_test_setup_teardown(short_names_are_resolved_by_the_table, start, stop),
         cmocka_unit_test_setup_teardown(a_set_is_there_as_a_whole_or_not_at_all, start, stop),

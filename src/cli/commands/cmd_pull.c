@@ -5,6 +5,7 @@
 #include "cli/commands/talk.h"
 #include "cli/pull/pull.h"
 #include "model/model.h"
+#include "model/text.h"
 
 #include "base/check.h"
 #include "base/parse.h"
@@ -77,10 +78,12 @@ static void say_usable(const char *name, const char *path)
     quire_error err = QUIRE_ERROR_INIT;
     quire_model *model = NULL;
 
-    if (quire_model_open(&model, path, &opts, &err) == QUIRE_OK) {
+    if (quire_model_open(&model, path, &opts, &err) < 0) {
+        quire_say("this version cannot run it: %s", err.message);
+    } else if (quire_model_chat_template(model) != NULL) {
         quire_say("try: quire chat -m %s", name);
     } else {
-        quire_say("this version cannot run it: %s", err.message);
+        quire_say("it has no chat template; try: quire run -m %s -p TEXT", name);
     }
     quire_model_close(model);
 }

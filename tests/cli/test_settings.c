@@ -60,7 +60,8 @@ static const quire_opt rows[] = {
       .offset = offsetof(sample_args, kv), .seen_offset = offsetof(sample_args, has_kv),
       .help = "a pair" },
     { .names = { "--api-key" }, .type = QUIRE_OPT_TEXT, .unit = "KEY", .is_secret = true,
-      .offset = offsetof(sample_args, secret), .help = "a secret" },
+      .is_key = true, .initial_text = "none: open to all", .offset = offsetof(sample_args, secret),
+      .help = "a secret" },
 };
 /* clang-format on */
 
@@ -408,6 +409,30 @@ static void what_is_printed_says_where_from(void **state)
     free(text);
 }
 
+/* With keys in the file the words for a server without keys are not said. */
+static void a_key_that_is_not_given_is_no_word_on_the_others(void **state)
+{
+    static const struct {
+        const char *file, *says;
+    } cases[] = {
+        { "model: m\n", "# api_key: none: open to all  # default\n" },
+        { "model: m\napi_keys: [ { key: abc } ]\n", "# api_key: none  # default\n" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        quire_settings settings;
+        sample_args args;
+        char *text;
+
+        must_read((given){ .file = cases[i].file }, &settings, &args);
+        text = printed(&settings);
+        assert_says(text, cases[i].says);
+        free(text);
+        quire_settings_fini(&settings);
+    }
+}
+
 static void documentation_has_every_row(void **state)
 {
     quire_bytes out = { 0 };
@@ -449,6 +474,7 @@ int main(void)
         cmocka_unit_test(refused),
         cmocka_unit_test(long_texts),
         cmocka_unit_test(what_is_printed_says_where_from),
+        cmocka_unit_test(a_key_that_is_not_given_is_no_word_on_the_others),
         cmocka_unit_test(documentation_has_every_row),
         cmocka_unit_test(help_needs_nothing),
     };

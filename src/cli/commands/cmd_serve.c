@@ -403,11 +403,13 @@ static const quire_opt options[] = {
 
     { .section = "Keys",
       .names = { "--api-key" }, .type = QUIRE_OPT_TEXT, .unit = "KEY", .is_secret = true,
+      .is_key = true,
       .initial_text = "none: everybody on this machine is one tenant",
       .offset = offsetof(quire_serve_args, api_key),
       .help = "API key of the tenant \"default\". Other users of the machine can read command "
               "lines: prefer QUIRE_API_KEY, or api_keys in the file" },
     { .names = { "--admin-key" }, .type = QUIRE_OPT_TEXT, .unit = "KEY", .is_secret = true,
+      .is_key = true,
       .initial_text = "none", .offset = offsetof(quire_serve_args, admin_key),
       .help = "API key for administration only" },
 

@@ -75,6 +75,7 @@ typedef struct quire_opt {
     const char *block_key; /* its key in the file's block inference_params too; NULL = none */
     bool is_flag_only;     /* not a setting: neither in a file nor in the environment */
     bool is_secret;        /* not to be shown */
+    bool is_key;           /* a key of clients, as those of api_keys in the file are */
 } quire_opt;
 
 typedef struct quire_command {

@@ -11,6 +11,27 @@
 
 #define HIDDEN "(not shown)"
 
+/* Whether the settings have a key of clients beside the one of this option. */
+static bool has_other_key(const quire_settings *s, const quire_opt *opt)
+{
+    bool has = quire_config_file_count(s->file, QUIRE_CONFIG_KEYS) > 0;
+
+    for (size_t i = 0; i < s->command->n_options; i++) {
+        const quire_opt *other = &s->command->options[i];
+
+        has = has || (other != opt && other->is_key && s->list[i].source != QUIRE_SETTING_DEFAULT);
+    }
+    return has;
+}
+
+/* The words for a setting without a value. With another key those for a key, which say who needs
+ * none, would be wrong. */
+static const char *words_for_none(const quire_settings *s, const quire_opt *opt)
+{
+    return opt->initial_text == NULL || (opt->is_key && has_other_key(s, opt)) ? "none"
+                                                                               : opt->initial_text;
+}
+
 /* The key in the file; false if the option is not a setting. */
 static bool key_of(const quire_opt *opt, char *buffer, size_t buffer_bytes)
 {
@@ -90,10 +111,7 @@ void quire_settings_print(const quire_settings *settings, FILE *out)
         }
         source_of(settings, i, source, sizeof(source));
         if (value == NULL || strcmp(value, HIDDEN) == 0) {
-            fprintf(out, "# %s: %s", key,
-                    value != NULL               ? value
-                    : opt->initial_text != NULL ? opt->initial_text
-                                                : "none");
+            fprintf(out, "# %s: %s", key, value != NULL ? value : words_for_none(settings, opt));
         } else {
             fprintf(out, "%s: ", key);
             print_value(value, out);

@@ -124,6 +124,10 @@ static int run(void *opaque)
         quire_error_set(&err, QUIRE_INVAL, "--dir: an empty name");
         return quire_say_error(&err, QUIRE_EXIT_USAGE);
     }
+    /* The disk comes last: its directory is not to be refused after measurements. */
+    if (args->dir != NULL && quire_page_curve_disk_check(args->dir, &err) < 0) {
+        return quire_say_error(&err, QUIRE_EXIT_FAILED);
+    }
     quire_interrupt_catch();
     if (quire_page_tune_get(&document, &tune, &err) < 0) {
         (void)quire_say_error(&err, QUIRE_EXIT_FAILED);

@@ -252,6 +252,16 @@ static int file_make(const char *dir, int *fd, bool *is_cached, quire_error *err
     return QUIRE_OK;
 }
 
+int quire_page_curve_disk_check(const char *dir, quire_error *err)
+{
+    bool is_cached;
+    int fd;
+
+    QUIRE_TRY(file_make(dir, &fd, &is_cached, err));
+    (void)close(fd);
+    return QUIRE_OK;
+}
+
 /* Some file systems take the flag of direct access and then refuse each transfer. */
 static void direct_try(const ends *e, quire_page_curve *out)
 {

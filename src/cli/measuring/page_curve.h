@@ -61,4 +61,8 @@ int quire_page_curve_device(quire_page_curve *out, const quire_attn_work *work, 
 int quire_page_curve_disk(quire_page_curve *out, const quire_attn_work *work, const char *dir,
                           quire_error *err);
 
+/* Whether quire_page_curve_disk() can make its file in the directory. Errors: QUIRE_INVAL, QUIRE_IO
+ * and the like, as of that call. */
+int quire_page_curve_disk_check(const char *dir, quire_error *err);
+
 #endif /* QUIRE_CLI_PAGE_CURVE_H */

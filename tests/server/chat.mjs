@@ -144,6 +144,8 @@ async function testStop(page) {
         await idle(page);
         assert.match(await page.locator("article.assistant .actions").last().textContent(), /stopped/);
         assert.equal(await page.textContent("#said"), "stopped");
+        // No usage has come, so the tokens are not known.
+        assert.match(await page.textContent("#context"), /^[0-9,]+ tokens of context$/);
     }
     // A chat that is deleted while it is answered stays deleted.
     await page.click("#new");
@@ -276,6 +278,7 @@ async function testErrors(page) {
     await ask(page, "Go on");
     assert.equal(await page.locator("article .error").textContent(), "the engine stopped");
     assert.equal(await page.locator("article.assistant > .md").last().textContent(), "Half an ans");
+    assert.match(await page.textContent("#context"), /^more than 120 of [0-9,]+ tokens of context$/);
     await page.unroute("**/v1/chat/completions");
     await page.route("**/v1/chat/completions", (route) => route.fulfill({ status: 503, contentType: "application/json",
         body: '{"error": {"message": "the server is draining"}}' }));

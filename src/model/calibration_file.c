@@ -141,11 +141,10 @@ static void name_copy(char *out, const char *name, size_t cap)
 
 /* ---- libcyaml ---- */
 
-/* The first line of libcyaml's message, and the first line of its backtrace, which names the place
- * in the file. */
+/* libcyaml's message, and the first line of its backtrace, which names the place in the file. */
 typedef struct reason {
     char text[REASON_BYTES];
-    uint32_t n_lines;
+    char place[REASON_BYTES];
 } reason;
 
 __attribute__((format(printf, 3, 0))) static void reason_add(cyaml_log_t level, void *ctx,
@@ -153,22 +152,15 @@ __attribute__((format(printf, 3, 0))) static void reason_add(cyaml_log_t level, 
 {
     reason *r = ctx;
     char line[REASON_BYTES] = "";
-    const char *from = line;
-    size_t n = strlen(r->text);
+    char *out;
 
     (void)level;
-    if (r->n_lines >= 2 || strstr(format, "Backtrace") != NULL) {
-        return;
-    }
     (void)vsnprintf(line, sizeof(line), format, ap);
-    if (strncmp(from, "Load: ", 6) == 0) {
-        from += 6;
+    line[strcspn(line, "\n")] = '\0';
+    out = strncmp(line, "  in ", 5) == 0 ? r->place : r->text;
+    if (out[0] == '\0' && strstr(format, "Backtrace") == NULL) {
+        name_copy(out, strncmp(line, "Load: ", 6) == 0 ? line + 6 : line, REASON_BYTES);
     }
-    from += strspn(from, " ");
-    (void)snprintf(r->text + n, sizeof(r->text) - n, "%s%s", r->n_lines > 0 ? " " : "", from);
-    r->text[n + strcspn(r->text + n, "\n")] = '\0';
-    make_printable(r->text + n);
-    r->n_lines++;
 }
 
 static cyaml_config_t configuration(reason *r)
@@ -182,20 +174,75 @@ static cyaml_config_t configuration(reason *r)
     };
 }
 
+/* libcyaml's words and ours. The rest of its message is a key or a value, or left out. */
+static const struct {
+    const char *theirs, *ours;
+    bool is_all;
+} wordings[] = {
+    { "Missing required mapping field: ", "a key is missing: ", false },
+    { "Unexpected key: ", "unknown key: ", false },
+    { "Mapping field already seen: ", "given twice: ", false },
+    { "Invalid UINT value: ", "no number, or too large a one: ", false },
+    { "Invalid uint64_t value: ", "no number, or too large a one: ", false },
+    { "Unknown flag: ", "no format: ", false },
+    { "libyaml: ", "not YAML: ", false },
+    { "STRING length <", "no value", true },
+    { "STRING length >", "too long", true },
+    { "Insufficient entries", "no entry", true },
+    { "Excessive entries", "too many entries", true },
+    { "Expecting ", "another kind of value", true },
+};
+
+/* The key that the place names and its line, as far as it does. */
+static void place_read(const char *place, char key[REASON_BYTES], unsigned *line)
+{
+    const char *name = strstr(place, "field '");
+    const char *number = strstr(place, "(line: ");
+
+    (void)snprintf(key, REASON_BYTES, "%s", name != NULL ? name + 7 : "");
+    key[strcspn(key, "'")] = '\0';
+    *line = number != NULL ? (unsigned)strtoul(number + 7, NULL, 10) : 0;
+}
+
+/* The words for an error that libcyaml says nothing of. */
+static const char *words_of(cyaml_err_t status)
+{
+    return status == CYAML_ERR_ALIAS            ? "an alias (*), which is not supported"
+           : status == CYAML_ERR_INTERNAL_ERROR ? "a key that is no text"
+                                                : cyaml_strerror(status);
+}
+
 static int fail_load(cyaml_err_t status, const reason *r, quire_error *err)
 {
+    const char *ours = "", *rest = r->text[0] != '\0' ? r->text : words_of(status);
+    char key[REASON_BYTES];
+    char where[40] = "";
+    unsigned line;
+
     if (status == CYAML_ERR_OOM) {
         return quire_error_set(err, QUIRE_NOMEM, "out of memory");
     }
-    return quire_error_set(err, QUIRE_CORRUPT, "%s",
-                           r->text[0] != '\0' ? r->text : cyaml_strerror(status));
+    for (size_t i = 0; i < sizeof(wordings) / sizeof(wordings[0]) && ours[0] == '\0'; i++) {
+        const size_t n = strlen(wordings[i].theirs);
+
+        if (strncmp(rest, wordings[i].theirs, n) == 0) {
+            ours = wordings[i].ours;
+            rest = wordings[i].is_all ? "" : rest + n;
+        }
+    }
+    place_read(r->place, key, &line);
+    if (line > 0) {
+        (void)snprintf(where, sizeof(where), "in or after line %u: ", line);
+    }
+    return quire_error_set(err, QUIRE_CORRUPT, "%s%s%s%s%s", where, key, key[0] != '\0' ? ": " : "",
+                           ours, rest);
 }
 
 /* The version is read first. So the message about a file of a later version names the version and
  * does not call the file damaged. */
 static int load_version(const char *text, size_t text_bytes, quire_error *err)
 {
-    reason r = { .n_lines = 0 };
+    reason r = { .text = "" };
     cyaml_config_t config = configuration(&r);
     version_only *v = NULL;
     cyaml_err_t status;
@@ -219,7 +266,7 @@ static int load_version(const char *text, size_t text_bytes, quire_error *err)
 /* Memory: free(*out). */
 static int load_file(const char *text, size_t text_bytes, file **out, quire_error *err)
 {
-    reason r = { .n_lines = 0 };
+    reason r = { .text = "" };
     cyaml_config_t config = configuration(&r);
     cyaml_err_t status;
 
@@ -422,7 +469,7 @@ static void fill_file(file *f, const quire_calibration *c, const quire_model_des
 int quire_calibration_format(const quire_calibration *calibration, const quire_model_desc *desc,
                              char **text, size_t *text_bytes, quire_error *err)
 {
-    reason r = { .n_lines = 0 };
+    reason r = { .text = "" };
     cyaml_config_t config = configuration(&r);
     cyaml_err_t status = CYAML_ERR_OOM;
     char *yaml = NULL;

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define NO_FUSION      "GGML_VK_DISABLE_FUSION" /* a variable that ggml reads for each card */
 #define LAYER          "VK_LAYER_KHRONOS_validation"
 #define LAYER_SETTINGS 1000496000 /* a structure that old layers complain of */
 
@@ -170,6 +171,27 @@ static bool has_features(const VkDeviceCreateInfo *info)
     return has_int64 && has_addresses;
 }
 
+static bool is_integrated(VkPhysicalDevice card)
+{
+    VkPhysicalDeviceProperties2 of = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2 };
+    PFN_vkGetInstanceProcAddr find;
+
+    of_loader("vkGetInstanceProcAddr", &find, sizeof find);
+    ((PFN_vkGetPhysicalDeviceProperties2)find(instance, "vkGetPhysicalDeviceProperties2"))(card,
+                                                                                           &of);
+    return of.properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU;
+}
+
+/* Whether layers can be queued on a card one behind the other. A graph of ggml's for one row begins
+ * with clearing the sums that its fused norms add up. On an integrated card the host clears them
+ * when the graph is submitted, and so beside a norm of the layer before. Without fusion there are
+ * no such sums. ggml reads the variable when it has made the VkDevice: at start-up
+ * (backend_device.h). */
+static bool can_queue_layers(VkPhysicalDevice card)
+{
+    return !is_integrated(card) || setenv(NO_FUSION, "1", 1) == 0;
+}
+
 static VKAPI_ATTR VkResult VKAPI_CALL our_CreateDevice(VkPhysicalDevice card,
                                                        const VkDeviceCreateInfo *info,
                                                        const VkAllocationCallbacks *by,
@@ -186,7 +208,7 @@ static VKAPI_ATTR VkResult VKAPI_CALL our_CreateDevice(VkPhysicalDevice card,
                                        .device = *out,
                                        .validates = validates,
                                        .submits = &m->submits },
-                            .fits = has_features(info) };
+                            .fits = has_features(info) && can_queue_layers(card) };
         (void)pthread_mutex_init(&m->submits, NULL);
     }
     (void)pthread_mutex_unlock(&made_lock);

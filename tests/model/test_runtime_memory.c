@@ -69,9 +69,13 @@ static bool fails(void)
 WRAP(void *, malloc, (size_t n), (n), NULL, 0)
 WRAP(void *, calloc, (size_t n, size_t size), (n, size), NULL, 0)
 WRAP(void *, aligned_alloc, (size_t alignment, size_t n), (alignment, n), NULL, 0)
-WRAP(ggml_gallocr_t, ggml_gallocr_new, (ggml_backend_buffer_type_t buft), (buft), NULL, 1)
+WRAP(ggml_gallocr_t, ggml_gallocr_new_n, (ggml_backend_buffer_type_t * types, int n), (types, n),
+     NULL, 1)
 WRAP(bool, ggml_gallocr_reserve, (ggml_gallocr_t galloc, struct ggml_cgraph *graph),
      (galloc, graph), false, 1)
+WRAP(bool, ggml_gallocr_reserve_n,
+     (ggml_gallocr_t galloc, struct ggml_cgraph *graph, const int *nodes, const int *leafs),
+     (galloc, graph, nodes, leafs), false, 1)
 WRAP(bool, ggml_gallocr_alloc_graph, (ggml_gallocr_t galloc, struct ggml_cgraph *graph),
      (galloc, graph), false, 1)
 WRAP(ggml_backend_t, ggml_backend_dev_init, (ggml_backend_dev_t dev, const char *params),

@@ -255,6 +255,9 @@ typedef struct quire_condensing_bytes {
 quire_condensing_bytes quire_condensing_bytes_of(const quire_condensing_on *on,
                                                  const quire_retain_spec *spec, uint32_t chunk);
 
+/* The most bytes that an engine takes for the names of texts whose chunks have n_tokens tokens. */
+uint64_t quire_condensing_names_bytes(uint32_t n_tokens);
+
 /* Condensing number k: `from` holds the kept(k - 1) + chunk tokens before it, and the empty
  * sequence `to` gets the kept(k) tokens of it in pages of its own. text: of `from`, of policies by
  * lane. Errors: those of quire_seq_reserve(), QUIRE_NOMEM, QUIRE_INVAL

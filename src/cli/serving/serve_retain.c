@@ -8,7 +8,6 @@
 #include "cli/measuring/predictor_place.h"
 #include "engine/condensing.h"
 #include "engine/engine.h"
-#include "engine/loop/condensed_set.h"
 #include "model/runtime_rows.h"
 #include "retain/page_choice.h"
 
@@ -153,9 +152,8 @@ void quire_serve_retain_want(const quire_serve_args *args, const quire_server_op
  * text. */
 static uint64_t names_bytes(const quire_condensing_on *on, const quire_serve_args *args)
 {
-    const uint32_t n_tokens = quire_min_u32(quire_serve_retain_chunk(args), on->opts->n_ctx);
-
-    return quire_condensed_set_bytes(QUIRE_CONDENSED_MAX, n_tokens * (uint32_t)sizeof(int32_t));
+    return quire_condensing_names_bytes(
+        quire_min_u32(quire_serve_retain_chunk(args), on->opts->n_ctx));
 }
 
 /* Memory of condensed texts beside their pages, of a runtime that is not there yet. */

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/hash128.h"
+#include "engine/condensing.h"
 #include "engine/loop/loop_object.h"
 
 #include <string.h>
@@ -34,6 +35,11 @@ int quire_loop_condensed_create(quire_loop *loop)
                        8);
     quire_condensed_name_add(&opts.base, bytes, sizeof bytes, &opts.base);
     return quire_condensed_set_create(&loop->condensed, &opts);
+}
+
+uint64_t quire_condensing_names_bytes(uint32_t n_tokens)
+{
+    return quire_condensed_set_bytes(QUIRE_CONDENSED_MAX, n_tokens * (uint32_t)sizeof(int32_t));
 }
 
 /* ---- texts ---- */

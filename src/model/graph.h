@@ -95,6 +95,7 @@ typedef struct quire_graph_own {
 /* Work of a side: operations of ggml's, or of a layer on the device append, attention, or both. */
 typedef struct quire_graph_work {
     struct ggml_cgraph *cgraph; /* NULL: of a layer, then: */
+    bool is_small;              /* the graph: it may be one submission */
     quire_graph_op *op;
     const struct ggml_tensor *append, *attention; /* NULL: none; not both */
 } quire_graph_work;

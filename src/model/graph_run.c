@@ -50,7 +50,7 @@ static enum ggml_status layer_queue(const step_sides *s, quire_backend_device *d
     return GGML_STATUS_SUCCESS;
 }
 
-/* Behind the first layer the device has work in any case, and a graph is submitted whole. */
+/* Behind the first layer the device has work in any case, and a small graph is submitted whole. */
 static enum ggml_status queue(const step_sides *s, quire_backend_device *device,
                               const quire_graph_work *works, uint32_t n)
 {
@@ -61,7 +61,7 @@ static enum ggml_status queue(const step_sides *s, quire_backend_device *device,
             status = layer_queue(s, device, &works[i]);
             continue;
         }
-        if (i > 0) {
+        if (i > 0 && works[i].is_small) {
             quire_backend_device_gather(device);
         }
         status = quire_backend_device_compute(device, works[i].cgraph);

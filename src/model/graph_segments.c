@@ -23,6 +23,23 @@ static int cgraph_make(graph_split *s)
     return QUIRE_OK;
 }
 
+/* The most floating-point operations of products in one submission. Drivers take a card for hung
+ * whose submission lasts for seconds. ggml's own limits on slow cards are between 1.5 and 46 GFLOP,
+ * and a layer has 1 GFLOP for few rows, and hundreds for those of a prompt. */
+#define FLOPS_MAX 16e9
+
+bool quire_split_is_small(struct ggml_tensor *const *ops, uint32_t n)
+{
+    double flops = 0;
+
+    for (uint32_t i = 0; i < n; i++) {
+        if (ops[i]->op == GGML_OP_MUL_MAT || ops[i]->op == GGML_OP_MUL_MAT_ID) {
+            flops += 2.0 * (double)ops[i]->src[0]->ne[0] * (double)ggml_nelements(ops[i]);
+        }
+    }
+    return flops <= FLOPS_MAX;
+}
+
 /* The works of operations of the order, one behind the other. Without `out` they are only counted,
  * with the memory that their graphs take. */
 typedef struct works {
@@ -44,7 +61,9 @@ static void work_of_graph(const graph_split *s, works *w, uint32_t begin, uint32
         for (uint32_t i = begin; i < end; i++) {
             ggml_graph_add_node(part, s->order[i]);
         }
-        w->out[w->n] = (quire_graph_work){ .cgraph = part };
+        w->out[w->n] =
+            (quire_graph_work){ .cgraph = part,
+                                .is_small = quire_split_is_small(s->order + begin, end - begin) };
     }
     w->n++;
     w->open = NULL;

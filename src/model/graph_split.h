@@ -55,6 +55,9 @@ int quire_graph_split(quire_graph *graph, const quire_weights *weights, int from
 /* Tensors of a graph's context, for a graph of n_nodes that is split: those of the copies too. */
 size_t quire_graph_split_nodes(size_t n_nodes);
 
+/* Whether a device may be given operations in one submission. */
+bool quire_split_is_small(struct ggml_tensor *const *ops, uint32_t n);
+
 /* The allocator of graphs, with a buffer for each side. *has_own: each has memory of its own. NULL:
  * no memory. */
 ggml_gallocr_t quire_graph_buffer_new(const quire_weights *weights, bool *has_own);

@@ -18,6 +18,7 @@
 #include "model/archs.h"
 #include "model/backend.h"
 #include "model/backend_calls.h"
+#include "model/graph_split.h"
 #include "model/kv_identity.h"
 #include "model/model_internal.h"
 #include "model_fixture.h"
@@ -695,6 +696,32 @@ static void test_thrown_opening(void **state)
     device_queue_fail(0);
 }
 
+/* Products of a layer of an 8B model, about: those of a token are one submission, those of a
+ * prompt come in parts. */
+static void test_submissions(void **state)
+{
+    static const struct {
+        int64_t n_rows;
+        bool is_small;
+    } cases[] = { { 1, true }, { 32, true }, { 64, false }, { 512, false } };
+    const struct ggml_init_params params = { .mem_size = 32 * ggml_tensor_overhead(),
+                                             .no_alloc = true };
+    struct ggml_context *ctx = ggml_init(params);
+
+    (void)state;
+    assert_non_null(ctx);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct ggml_tensor *w = ggml_new_tensor_2d(ctx, GGML_TYPE_Q4_K, 4096, 25600);
+        struct ggml_tensor *down = ggml_new_tensor_2d(ctx, GGML_TYPE_Q4_K, 25600, 4096);
+        struct ggml_tensor *x = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 4096, cases[i].n_rows);
+        struct ggml_tensor *up = ggml_mul_mat(ctx, w, x);
+        struct ggml_tensor *ops[3] = { up, ggml_mul_mat(ctx, down, up), x };
+
+        assert_int_equal(quire_split_is_small(ops, 3), cases[i].is_small);
+    }
+    ggml_free(ctx);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -705,7 +732,7 @@ int main(void)
         cmocka_unit_test(test_waits_queued),   cmocka_unit_test(test_waits_experts),
         cmocka_unit_test(test_beside),         cmocka_unit_test(test_given_up),
         cmocka_unit_test(test_thrown_steps),   cmocka_unit_test(test_thrown_loads),
-        cmocka_unit_test(test_thrown_opening),
+        cmocka_unit_test(test_thrown_opening), cmocka_unit_test(test_submissions),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

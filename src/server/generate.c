@@ -264,6 +264,14 @@ static int submit_error(quire_generation *gen, const quire_error *engine)
     return quire_api_error_from(err, cause);
 }
 
+/* libllama takes UINT32_MAX for another seed each time. */
+static uint32_t seed_of(const quire_generation *gen, uint32_t i)
+{
+    const uint32_t seed = gen->params.sampler.seed + i;
+
+    return seed != UINT32_MAX ? seed : UINT32_MAX / 2;
+}
+
 static int submit_choice(quire_generation *gen, uint32_t i)
 {
     quire_choice *choice = &gen->choices[i];
@@ -282,7 +290,7 @@ static int submit_choice(quire_generation *gen, uint32_t i)
     choice->prompt = &gen->prompts[i / gen->n_per_prompt];
     params.tokens = choice->prompt->tokens;
     params.n_tokens = choice->prompt->n_tokens;
-    params.sampler.seed += i;
+    params.sampler.seed = seed_of(gen, i);
     params.id = id;
     params.has_prompt_logprobs = quire_choice_scores_prompt(gen, i);
     cause.status = quire_engine_submit(gen->http->engine, &params, &choice->request, &cause);

@@ -16,6 +16,7 @@
 #define REPEAT_PENALTY_MAX 10.0
 
 static const json_int_t SEED_RANDOM = -1;
+static const json_int_t SEED_RANDOM_LLAMA = UINT32_MAX; /* as llama-server writes it */
 
 static uint32_t seed_random(void)
 {
@@ -38,7 +39,7 @@ static uint32_t read_seed(quire_fields *fields)
     } else {
         const int64_t n = quire_field_int(fields, "seed", SEED_RANDOM, INT64_MIN, INT64_MAX);
 
-        if (n == SEED_RANDOM) {
+        if (n == SEED_RANDOM || n == SEED_RANDOM_LLAMA) {
             return seed_random();
         }
         seed = (uint64_t)n;

@@ -207,6 +207,10 @@ static void large_integers_are_numbers(void **state)
     assert_int_equal(seed_of("18446744073709551615"), seed_of("18446744073709551615"));
     assert_int_not_equal(seed_of("18446744073709551615"), seed_of("9223372036854775808"));
     assert_int_equal(seed_of("9223372036854775807"), 0x80000000u);
+    /* UINT32_MAX would be another seed each time. */
+    assert_int_not_equal(seed_of("-4294967296"), UINT32_MAX);
+    assert_int_not_equal(seed_of("4294967294,\"n\":2"), UINT32_MAX);
+    assert_int_not_equal(seed_of("4294967295"), seed_of("4294967295"));
     root = ask("\"seed\":18446744073709560000", 400);
     assert_non_null(strstr(json_string_at(root, "error.message"), "seed: 1.844674407370956"));
     json_decref(root);

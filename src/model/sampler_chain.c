@@ -12,10 +12,6 @@
  * finite; and already at this temperature a logit that is 0.001 larger than the next one makes its
  * token e^1000 times as likely. */
 #define TEMPERATURE_LEAST 1e-6f
-/* Tokens whose logit is so far below the largest are 10^38 times less likely. */
-#define LOGIT_DISTANCE_MAX 87.0f
-/* The likeliest tokens by which mirostat 1 estimates the distribution: as in the paper. */
-#define MIROSTAT_M 100
 
 /* ---- options ---- */
 
@@ -116,7 +112,7 @@ static void possible_apply(struct llama_sampler *sampler, llama_token_data_array
         best = list->data[i].logit > best ? list->data[i].logit : best;
     }
     for (size_t i = 0; i < list->size; i++) {
-        if (list->data[i].logit >= best - LOGIT_DISTANCE_MAX) {
+        if (list->data[i].logit >= best - QUIRE_LOGIT_DISTANCE_MAX) {
             list->data[n++] = list->data[i];
         }
     }
@@ -176,12 +172,10 @@ static void mirostat_add(struct llama_sampler *chain, const quire_sampler_opts *
                          uint32_t n_vocab)
 {
     llama_sampler_chain_add(chain, llama_sampler_init_temp(opts->temperature));
-    llama_sampler_chain_add(
-        chain,
-        opts->mirostat == 1
-            ? llama_sampler_init_mirostat((int32_t)n_vocab, opts->seed, opts->mirostat_tau,
-                                          opts->mirostat_eta, MIROSTAT_M)
-            : llama_sampler_init_mirostat_v2(opts->seed, opts->mirostat_tau, opts->mirostat_eta));
+    llama_sampler_chain_add(chain, opts->mirostat == 1
+                                       ? quire_mirostat_1(opts, n_vocab)
+                                       : llama_sampler_init_mirostat_v2(
+                                             opts->seed, opts->mirostat_tau, opts->mirostat_eta));
 }
 
 static void typical_add(struct llama_sampler *chain, const quire_sampler_opts *opts)

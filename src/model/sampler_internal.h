@@ -16,6 +16,9 @@
 #define QUIRE_WATCH_BYTES  512u
 #define QUIRE_WATCH_TOKENS 512u
 
+/* Tokens whose logit is so far below the largest are 10^38 times less likely. */
+#define QUIRE_LOGIT_DISTANCE_MAX 87.0f
+
 /* A view of the answer under rules: its place in thoughts, and the trigger of a lazy grammar. */
 typedef struct quire_answer_watch {
     quire_answer_rules *rules; /* held; NULL = none */
@@ -99,6 +102,10 @@ int quire_sampler_chain_create(struct llama_sampler **out, const quire_sampler_o
                                uint32_t n_vocab);
 /* See quire_sampler.moves_on. */
 bool quire_sampler_chain_moves_on(const quire_sampler_opts *opts);
+
+/* ---- sampler_mirostat.c ---- */
+
+struct llama_sampler *quire_mirostat_1(const quire_sampler_opts *opts, uint32_t n_vocab);
 
 /* ---- sampler_repeats.c ---- */
 

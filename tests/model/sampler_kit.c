@@ -57,6 +57,16 @@ void logits_random(quire_rng *rng)
     }
 }
 
+int32_t likeliest(void)
+{
+    int32_t best = 0;
+
+    for (uint32_t i = 1; i < n_vocab; i++) {
+        best = logits[i] > logits[best] ? (int32_t)i : best;
+    }
+    return best;
+}
+
 quire_sampler *sampler(const quire_model *model, const quire_sampler_opts *opts)
 {
     quire_error err = QUIRE_ERROR_INIT;

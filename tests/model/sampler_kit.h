@@ -17,6 +17,8 @@ extern float *logits;    /* [n_vocab] */
 int sampler_setup(void **state);
 int sampler_teardown(void **state);
 void logits_random(quire_rng *rng);
+/* The token of the largest logit. */
+int32_t likeliest(void);
 quire_sampler *sampler(const quire_model *model, const quire_sampler_opts *opts);
 /* No sampler has these options; the message has `part`. */
 void sampler_refused(const quire_sampler_opts *opts, int status, const char *part);

@@ -190,8 +190,9 @@ static quire_sampler_opts opts_random(quire_rng *rng)
         break;
     case 2:
         o.mirostat = 1 + quire_rng_below(rng, 2);
-        o.mirostat_tau = within(rng, 0.5, 6.0);
-        o.mirostat_eta = within(rng, 0.05, 1.0);
+        /* libllama's mirostat 1 fails far above the surprise */
+        o.mirostat_tau = within(rng, 0.5, o.mirostat == 1 ? 2.0 : 6.0);
+        o.mirostat_eta = within(rng, 0.05, o.mirostat == 1 ? 0.2 : 1.0);
         o.dry_multiplier = 0.0f; /* libllama has no DRY then */
         break;
     default:

@@ -94,7 +94,7 @@ static int sampler_init(quire_sampler *s, const quire_sampler_opts *opts, quire_
     if (opts->forbids_eog || opts->min_tokens > 0) {
         QUIRE_TRY(forbidden_create(s));
     }
-    if (s->penalties.recent != NULL || s->repetition.tokens != NULL || s->dry.sampler != NULL ||
+    if (s->penalties.recent != NULL || s->repetition.tokens != NULL || s->dry.shared != NULL ||
         s->n_bias > 0 || s->forbidden != NULL) {
         s->adjusted = malloc(s->n_vocab * sizeof(*s->adjusted));
         QUIRE_FAIL_IF(s->adjusted == NULL, QUIRE_NOMEM);

@@ -110,8 +110,8 @@ extern const char *const quire_dry_breakers[QUIRE_DRY_BREAKERS];
 int quire_sampler_opts_check(const quire_sampler_opts *opts, quire_error *err);
 
 /* Errors: QUIRE_INVAL (err names the place in the grammar, the bias or the field), QUIRE_LIMIT,
- * QUIRE_NOMEM. DRY's breakers are looked up in the whole vocabulary, if the model's last sampler of
- * DRY had other options. */
+ * QUIRE_NOMEM. DRY's breakers are looked up in the whole vocabulary, if neither a living sampler
+ * nor the model's last one has the same options of DRY. */
 int quire_sampler_create(quire_sampler **out, const quire_model *model,
                          const quire_sampler_opts *opts, quire_error *err);
 void quire_sampler_destroy(quire_sampler *sampler);

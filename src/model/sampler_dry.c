@@ -1,7 +1,9 @@
 /* sampler_dry.c - DRY, by libllama's sampler: see sampler.h.
  *
- * libllama looks up the breakers in the whole vocabulary, which takes tens of milliseconds. So a
- * model keeps the last sampler that was made, and a sampler with the same options is a copy of it.
+ * libllama looks up the breakers in the whole vocabulary, which takes tens of milliseconds, and
+ * remembers each token that has one: a breaker such as "e" makes some megabytes. So all samplers of
+ * a model with the same options share one of libllama's, which sees the tokens of a text anew for
+ * each choice. The model keeps the last one.
  *
  * SPDX-License-Identifier: MIT */
 #include "model/sampler_internal.h"
@@ -20,12 +22,20 @@
 
 const char *const quire_dry_breakers[QUIRE_DRY_BREAKERS] = { "\n", ":", "\"", "*" };
 
-/* ---- the last sampler ---- */
+/* ---- shared samplers ---- */
+
+struct quire_dry_shared {
+    quire_dry_shared *next;
+    uint32_t n_users; /* under the memo's lock */
+    quire_bytes key;  /* the options */
+    pthread_mutex_t lock;
+    struct llama_sampler *sampler; /* under `lock` */
+};
 
 struct quire_dry_memo {
     pthread_mutex_t lock;
-    struct llama_sampler *sampler; /* has seen no token; NULL = none yet */
-    quire_bytes key;               /* its options */
+    quire_dry_shared *all;
+    quire_dry_shared *last; /* the memo is one of its users; NULL = none yet */
 };
 
 int quire_dry_memo_create(quire_dry_memo **out)
@@ -42,11 +52,37 @@ int quire_dry_memo_create(quire_dry_memo **out)
     return QUIRE_OK;
 }
 
+static void shared_free(quire_dry_shared *shared)
+{
+    if (shared != NULL) {
+        llama_sampler_free(shared->sampler);
+        quire_bytes_fini(&shared->key);
+        (void)pthread_mutex_destroy(&shared->lock);
+        free(shared);
+    }
+}
+
+/* One user less; NULL: none. Returns what nobody uses any more, for shared_free(). Under the lock.
+ */
+static quire_dry_shared *leave(quire_dry_memo *memo, quire_dry_shared *shared)
+{
+    quire_dry_shared **at = &memo->all;
+
+    if (shared == NULL || --shared->n_users > 0) {
+        return NULL;
+    }
+    while (*at != shared) {
+        at = &(*at)->next;
+    }
+    *at = shared->next;
+    return shared;
+}
+
 void quire_dry_memo_destroy(quire_dry_memo *memo)
 {
     if (memo != NULL) {
-        llama_sampler_free(memo->sampler);
-        quire_bytes_fini(&memo->key);
+        shared_free(leave(memo, memo->last));
+        QUIRE_ASSERT(memo->all == NULL);
         (void)pthread_mutex_destroy(&memo->lock);
         free(memo);
     }
@@ -63,34 +99,23 @@ static int key_make(quire_bytes *key, const quire_sampler_opts *opts)
     return key->status;
 }
 
-/* A copy of the kept sampler; NULL: it has other options. */
-static struct llama_sampler *memo_copy(quire_dry_memo *memo, const quire_bytes *key)
+/* One more user of the sampler with these options, and the memo keeps it; NULL: there is none.
+ * Under the lock. *old: for shared_free(). */
+static quire_dry_shared *enter(quire_dry_memo *memo, const quire_bytes *key, quire_dry_shared **old)
 {
-    struct llama_sampler *copy = NULL;
+    quire_dry_shared *shared = memo->all;
 
-    (void)pthread_mutex_lock(&memo->lock);
-    if (memo->sampler != NULL && memo->key.n == key->n &&
-        memcmp(memo->key.data, key->data, key->n) == 0) {
-        copy = llama_sampler_clone(memo->sampler);
+    while (shared != NULL &&
+           (shared->key.n != key->n || memcmp(shared->key.data, key->data, key->n) != 0)) {
+        shared = shared->next;
     }
-    (void)pthread_mutex_unlock(&memo->lock);
-    return copy;
-}
-
-/* Keep a copy; takes over the key. */
-static void memo_keep(quire_dry_memo *memo, const struct llama_sampler *sampler, quire_bytes *key)
-{
-    struct llama_sampler *old;
-    quire_bytes old_key;
-
-    (void)pthread_mutex_lock(&memo->lock);
-    old = memo->sampler;
-    old_key = memo->key;
-    memo->sampler = llama_sampler_clone(sampler);
-    memo->key = *key;
-    (void)pthread_mutex_unlock(&memo->lock);
-    llama_sampler_free(old);
-    *key = old_key;
+    *old = NULL;
+    if (shared != NULL) {
+        shared->n_users += 2;
+        *old = leave(memo, memo->last);
+        memo->last = shared;
+    }
+    return shared;
 }
 
 static struct llama_sampler *sampler_make(const quire_model *model, const quire_sampler_opts *opts)
@@ -105,18 +130,53 @@ static struct llama_sampler *sampler_make(const quire_model *model, const quire_
                                   opts->n_dry_breakers);
 }
 
-static int sampler_get(struct llama_sampler **out, const quire_model *model,
-                       const quire_sampler_opts *opts)
+/* Takes over the key. */
+static int shared_make(quire_dry_shared **out, const quire_model *model,
+                       const quire_sampler_opts *opts, quire_bytes *key)
 {
+    quire_dry_shared *shared = calloc(1, sizeof *shared);
+
+    *out = NULL;
+    QUIRE_FAIL_IF(shared == NULL, QUIRE_NOMEM);
+    if (pthread_mutex_init(&shared->lock, NULL) != 0) {
+        free(shared);
+        return QUIRE_NOMEM;
+    }
+    shared->sampler = sampler_make(model, opts);
+    shared->key = *key;
+    *key = (quire_bytes){ 0 };
+    *out = shared;
+    return QUIRE_OK;
+}
+
+static int shared_get(quire_dry_shared **out, const quire_model *model,
+                      const quire_sampler_opts *opts)
+{
+    quire_dry_memo *memo = model->dry_memo;
+    quire_dry_shared *made = NULL, *old = NULL;
     quire_bytes key = { 0 };
     int rc = key_make(&key, opts);
 
-    if (rc == QUIRE_OK) {
-        *out = memo_copy(model->dry_memo, &key);
-        if (*out == NULL) {
-            *out = sampler_make(model, opts);
-            memo_keep(model->dry_memo, *out, &key);
+    (void)pthread_mutex_lock(&memo->lock);
+    *out = rc == QUIRE_OK ? enter(memo, &key, &old) : NULL;
+    (void)pthread_mutex_unlock(&memo->lock);
+    if (rc == QUIRE_OK && *out == NULL) {
+        rc = shared_make(&made, model, opts, &key);
+    }
+    if (made != NULL) {
+        (void)pthread_mutex_lock(&memo->lock);
+        *out = enter(memo, &made->key, &old);
+        if (*out == NULL) { /* nobody made the same one meanwhile */
+            made->next = memo->all;
+            memo->all = made;
+            *out = enter(memo, &made->key, &old);
+            made = NULL;
         }
+        (void)pthread_mutex_unlock(&memo->lock);
+        shared_free(made);
+    }
+    if (*out != NULL) {
+        shared_free(old);
     }
     quire_bytes_fini(&key);
     return rc;
@@ -126,7 +186,7 @@ static int sampler_get(struct llama_sampler **out, const quire_model *model,
 
 int quire_dry_init(quire_dry *dry, const quire_model *model, const quire_sampler_opts *opts)
 {
-    *dry = (quire_dry){ .sampler = NULL };
+    *dry = (quire_dry){ .memo = model->dry_memo };
     if (opts->dry_multiplier == 0.0f || opts->dry_tokens == 0 ||
         !quire_sampler_order_has(&opts->order, QUIRE_SAMPLER_DRY)) {
         return QUIRE_OK;
@@ -135,14 +195,38 @@ int quire_dry_init(quire_dry *dry, const quire_model *model, const quire_sampler
     dry->recent = calloc(dry->n_max, sizeof(*dry->recent));
     dry->list = calloc(dry->n_max, sizeof(*dry->list));
     QUIRE_FAIL_IF(dry->recent == NULL || dry->list == NULL, QUIRE_NOMEM);
-    return sampler_get(&dry->sampler, model, opts);
+    return shared_get(&dry->shared, model, opts);
 }
 
 void quire_dry_fini(quire_dry *dry)
 {
-    llama_sampler_free(dry->sampler);
+    if (dry->shared != NULL) {
+        quire_dry_shared *unused;
+
+        (void)pthread_mutex_lock(&dry->memo->lock);
+        unused = leave(dry->memo, dry->shared);
+        (void)pthread_mutex_unlock(&dry->memo->lock);
+        shared_free(unused);
+    }
     free(dry->recent);
     free(dry->list);
+}
+
+/* Change the logits of a list of tokens by the recent ones. */
+static void shared_apply(const quire_dry *dry, llama_token_data_array *list)
+{
+    quire_dry_shared *shared = dry->shared;
+    const uint32_t first = dry->n == dry->n_max ? dry->next : 0;
+
+    (void)pthread_mutex_lock(&shared->lock);
+    llama_sampler_reset(shared->sampler);
+    for (uint32_t i = 0; i < dry->n; i++) {
+        const uint32_t at = first + i;
+
+        llama_sampler_accept(shared->sampler, dry->recent[at < dry->n_max ? at : at - dry->n_max]);
+    }
+    llama_sampler_apply(shared->sampler, list);
+    (void)pthread_mutex_unlock(&shared->lock);
 }
 
 void quire_dry_apply(quire_dry *dry, float *logits)
@@ -155,7 +239,7 @@ void quire_dry_apply(quire_dry *dry, float *logits)
     for (uint32_t i = 0; i < dry->n; i++) {
         dry->list[i] = (llama_token_data){ dry->recent[i], logits[dry->recent[i]], 0.0f };
     }
-    llama_sampler_apply(dry->sampler, &list);
+    shared_apply(dry, &list);
     for (uint32_t i = 0; i < dry->n; i++) {
         float *logit = &logits[dry->list[i].id];
 
@@ -167,10 +251,9 @@ void quire_dry_apply(quire_dry *dry, float *logits)
 
 void quire_dry_accept(quire_dry *dry, int32_t token)
 {
-    if (dry->sampler == NULL) {
+    if (dry->shared == NULL) {
         return;
     }
-    llama_sampler_accept(dry->sampler, token);
     dry->n += dry->n < dry->n_max;
     dry->recent[dry->next] = token;
     dry->next = dry->next + 1 == dry->n_max ? 0 : dry->next + 1;
@@ -178,8 +261,5 @@ void quire_dry_accept(quire_dry *dry, int32_t token)
 
 void quire_dry_reset(quire_dry *dry)
 {
-    if (dry->sampler != NULL) {
-        llama_sampler_reset(dry->sampler);
-    }
     dry->n = dry->next = 0;
 }

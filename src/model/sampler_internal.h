@@ -56,9 +56,11 @@ typedef struct quire_repetition {
 
 /* The last tokens of prompt and answer, for libllama's DRY, which changes the logits of such tokens
  * alone. */
+typedef struct quire_dry_shared quire_dry_shared;
 typedef struct quire_dry {
-    struct llama_sampler *sampler; /* NULL when off */
-    int32_t *recent;               /* [n_max], a ring */
+    struct quire_dry_memo *memo;
+    quire_dry_shared *shared; /* NULL when off */
+    int32_t *recent;          /* [n_max], a ring */
     uint32_t n_max, n, next;
     llama_token_data *list; /* [n_max]: their logits */
 } quire_dry;

@@ -1,4 +1,4 @@
-/* test_sampler_state.c - what samplers keep from choice to choice.
+/* test_sampler_state.c - what samplers keep from choice to choice, and what they share.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -8,9 +8,11 @@
 
 #include <cmocka.h>
 
+#include "model/sampler_internal.h"
 #include "sampler_kit.h"
 #include "seed.h"
 
+#define STEPS  60u
 #define LIKELY 6u
 
 static const quire_sampler_opts usual = QUIRE_SAMPLER_OPTS_INIT;
@@ -45,10 +47,88 @@ static void test_mirostat_below_its_target(void **state)
     }
 }
 
+/* ---- DRY ---- */
+
+static quire_sampler_opts dry_opts(void)
+{
+    quire_sampler_opts opts = usual;
+
+    opts.dry_multiplier = 3.0f;
+    opts.dry_tokens = 50;
+    opts.seed = 7;
+    return opts;
+}
+
+static void dry_prompt(quire_sampler *s, int32_t first)
+{
+    int32_t prompt[40];
+
+    for (int32_t i = 0; i < 40; i++) {
+        prompt[i] = 100 + (first + i) % (int32_t)LIKELY;
+    }
+    quire_sampler_prompt(s, prompt, 40);
+}
+
+/* What the breakers are made into is there once for all samplers with the same options: it may be
+ * as large as the vocabulary for each breaker. */
+static void test_dry_is_shared(void **state)
+{
+    const quire_sampler_opts opts = dry_opts();
+    quire_sampler_opts other_opts = opts;
+    quire_sampler *a = sampler(model_spm, &opts), *other, *b;
+    const quire_dry_shared *shared = a->dry.shared;
+
+    (void)state;
+    assert_non_null(shared);
+    other_opts.dry_base = 1.5f;
+    other = sampler(model_spm, &other_opts);
+    b = sampler(model_spm, &opts);
+    assert_ptr_equal(b->dry.shared, shared);
+    assert_ptr_not_equal(other->dry.shared, shared);
+    quire_sampler_destroy(other);
+    quire_sampler_destroy(a);
+    quire_sampler_destroy(b);
+    a = sampler(model_spm, &opts); /* the last one is kept */
+    assert_ptr_equal(a->dry.shared, shared);
+    quire_sampler_destroy(a);
+}
+
+/* Samplers with the same options and other texts do not see each other's tokens. */
+static void test_dry_texts_are_apart(void **state)
+{
+    const quire_sampler_opts opts = dry_opts();
+    int32_t alone[STEPS];
+    quire_sampler *a, *b;
+    quire_rng rng = test_rng(61);
+
+    (void)state;
+    a = sampler(model_spm, &opts);
+    dry_prompt(a, 0);
+    for (uint32_t step = 0; step < STEPS; step++) {
+        logits_next(&rng);
+        alone[step] = quire_sampler_pick(a, logits);
+    }
+    quire_sampler_destroy(a);
+    rng = test_rng(61);
+    a = sampler(model_spm, &opts);
+    b = sampler(model_spm, &opts);
+    dry_prompt(a, 0);
+    dry_prompt(b, 3);
+    for (uint32_t step = 0; step < STEPS; step++) {
+        logits_next(&rng);
+        (void)quire_sampler_pick(b, logits);
+        assert_int_equal(quire_sampler_pick(a, logits), alone[step]);
+    }
+    quire_sampler_destroy(a);
+    quire_sampler_destroy(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_mirostat_below_its_target),
+        cmocka_unit_test(test_dry_is_shared),
+        cmocka_unit_test(test_dry_texts_are_apart),
     };
 
     return cmocka_run_group_tests(tests, sampler_setup, sampler_teardown);

@@ -134,7 +134,7 @@ static void driver_replace(void)
 
 /* ---- an integrated card ---- */
 
-/* Where this variable is set, ggml takes the card for an integrated one, whose memory is the
+/* Where this variable is set, ggml takes lavapipe for an integrated card, whose memory is the
  * host's. */
 #define INTEGRATED "QUIRE_TEST_INTEGRATED"
 
@@ -145,7 +145,9 @@ static VKAPI_ATTR void VKAPI_CALL integrated_properties(VkPhysicalDevice card,
                                                         VkPhysicalDeviceProperties2 *out)
 {
     properties_get(card, out);
-    out->properties.deviceType = VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU;
+    if (out->properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU) {
+        out->properties.deviceType = VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU;
+    }
 }
 
 static VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL integrated_get(VkInstance instance,

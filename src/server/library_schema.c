@@ -16,6 +16,12 @@ static json_t *any_value(void)
     return json_pack("{s:s}", "title", "any");
 }
 
+/* A choice that adds nothing to the others. */
+static json_t *no_value(void)
+{
+    return json_pack("{s:[{s:s},{s:s}]}", "allOf", "type", "null", "type", "boolean");
+}
+
 /* A reference as the library follows it: step by step, without escapes. */
 static bool is_plain_ref(const json_t *root, const char *ref)
 {
@@ -85,16 +91,16 @@ static int map_write(const json_t *root, json_t *map, unsigned depth)
     return QUIRE_OK;
 }
 
-/* drops_false: a member that nothing satisfies is left out, beside others. */
-static int list_write(const json_t *root, json_t *list, bool drops_false, unsigned depth)
+/* References count the members, so each stays in its place. */
+static int list_write(const json_t *root, json_t *list, bool are_choices, unsigned depth)
 {
-    for (size_t i = json_array_size(list); i-- > 0;) {
+    for (size_t i = 0; i < json_array_size(list); i++) {
         json_t *schema = json_array_get(list, i);
 
-        if (json_is_false(schema) && drops_false && json_array_size(list) > 1) {
-            (void)json_array_remove(list, i);
-        } else if (json_is_boolean(schema)) {
-            QUIRE_FAIL_IF(json_array_set_new(list, i, any_value()) != 0, QUIRE_NOMEM);
+        if (json_is_boolean(schema)) {
+            json_t *form = are_choices && json_is_false(schema) ? no_value() : any_value();
+
+            QUIRE_FAIL_IF(json_array_set_new(list, i, form) != 0, QUIRE_NOMEM);
         } else {
             QUIRE_TRY(form_write(root, schema, depth + 1));
         }

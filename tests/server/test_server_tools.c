@@ -331,6 +331,7 @@ static void schemas_beyond_the_library_constrain(void **state)
         "{\"properties\":{\"a\":{\"const\":\"only\"},\"b\":{\"$ref\":\"#\"}}}",
         "{\"anyOf\":[false,{\"const\":\"only\"}]}",
         "{\"type\":\"string\",\"anyOf\":[{\"const\":\"only\"},false]}",
+        "{\"anyOf\":[false,{\"const\":\"only\"},{\"items\":{\"$ref\":\"#/anyOf/2\"}}]}",
         "{\"prefixItems\":[{\"const\":\"only\"}],\"items\":false}",
         "{\"items\":[true,{\"const\":\"only\"}]}",
     };

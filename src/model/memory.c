@@ -237,12 +237,39 @@ static uint64_t host_weights_bytes(const quire_memory_need *need, const quire_me
     return bytes;
 }
 
+quire_memory_use quire_memory_host_use(const quire_memory_need *need,
+                                       const quire_memory_place *place)
+{
+    return (quire_memory_use){
+        .weights_bytes = need->weights_bytes + host_weights_bytes(need, place),
+        .kv_bytes = quire_memory_share(quire_memory_host_share(need, place), need->kv_bytes),
+        .buffers_bytes = need->buffers_bytes + host_device_bytes(need, place),
+    };
+}
+
 uint64_t quire_memory_host_bytes(const quire_memory_need *need, const quire_memory_place *place)
 {
-    const double share = quire_memory_host_share(need, place);
+    const quire_memory_use use = quire_memory_host_use(need, place);
 
-    return need->total_bytes - need->kv_bytes + quire_memory_share(share, need->kv_bytes) +
-           host_device_bytes(need, place) + host_weights_bytes(need, place);
+    return quire_memory_use_sum(&use) + need->program_bytes;
+}
+
+quire_memory_use quire_memory_device_use(const quire_memory_need *need,
+                                         const quire_memory_place *place, uint32_t i)
+{
+    const quire_memory_part *part = &place->parts[i];
+
+    if (place->n_parts == 0) {
+        return (quire_memory_use){ need->device_weights_bytes, need->kv_bytes, need->device_bytes };
+    }
+    return (quire_memory_use){ part_weights(need, part),
+                               quire_memory_share(need->shares[i], need->kv_bytes),
+                               part->is_cpu ? 0 : part_buffers(need, part) };
+}
+
+uint32_t quire_memory_layer_side(const quire_model_desc *desc, uint32_t set, uint32_t layer)
+{
+    return quire_step_sizes_layer_side(desc->step_sizes, set, layer);
 }
 
 /* The room for KV of the memory of device i of a split, which devices of its name share. */
@@ -298,6 +325,37 @@ static bool fits_device(const quire_memory_need *need, const quire_memory_place 
            (place == NULL || place->kv_bytes_max == 0 || need->kv_bytes <= place->kv_bytes_max);
 }
 
+/* Bytes that a device lacks, of a split the one with the least room. */
+static uint64_t device_missing(const quire_memory_need *need, const quire_memory_place *place)
+{
+    const uint32_t tightest = place->n_parts > 0 ? tightest_part(need, place) : 0;
+    const char *name = place->parts[tightest].name;
+    uint64_t has_bytes = place->bytes;
+    uint64_t bytes = 0;
+
+    if (place->n_parts == 0) {
+        const quire_memory_use use = quire_memory_device_use(need, place, 0);
+
+        bytes = quire_memory_use_sum(&use);
+    }
+    for (uint32_t i = 0; i < place->n_parts; i++) {
+        const quire_memory_use use = quire_memory_device_use(need, place, i);
+
+        bytes += strcmp(place->parts[i].name, name) == 0 ? quire_memory_use_sum(&use) : 0;
+        has_bytes = place->parts[tightest].bytes;
+    }
+    return bytes > has_bytes ? bytes - has_bytes : 1; /* shares are rounded */
+}
+
+uint64_t quire_memory_missing(const quire_memory_need *need, uint64_t limit_bytes,
+                              const quire_memory_place *place)
+{
+    const uint64_t host_bytes = quire_memory_host_bytes(need, place);
+
+    return larger(host_bytes > limit_bytes ? host_bytes - limit_bytes : 0,
+                  fits_device(need, place) ? 0 : device_missing(need, place));
+}
+
 uint32_t quire_memory_tokens_max(const quire_model_desc *desc, const quire_runtime_opts *opts,
                                  uint64_t limit_bytes, const quire_memory_place *place,
                                  uint32_t tokens_max)
@@ -330,15 +388,14 @@ static void need_text(const quire_memory_need *need, const quire_memory_place *p
                       size_t text_bytes)
 {
     const bool has_kv = quire_memory_kv_is_hosts(need, place);
-    const uint64_t weights = need->weights_bytes + host_weights_bytes(need, place);
-    const uint64_t buffers = need->buffers_bytes + host_device_bytes(need, place);
+    const quire_memory_use use = quire_memory_host_use(need, place);
     const struct {
         const char *name;
         uint64_t bytes;
     } parts[] = {
-        { "weights", weights },
-        { "KV", quire_memory_share(quire_memory_host_share(need, place), need->kv_bytes) },
-        { "buffers", buffers },
+        { "weights", use.weights_bytes },
+        { "KV", use.kv_bytes },
+        { "buffers", use.buffers_bytes },
         { "program", need->program_bytes },
     };
     char bytes[16];
@@ -379,12 +436,12 @@ static int fail_part(const quire_model_desc *desc, const quire_runtime_opts *opt
 {
     const uint32_t i = tightest_part(need, place);
     const quire_memory_part *part = &place->parts[i];
-    const uint64_t kv_bytes = quire_memory_share(need->shares[i], need->kv_bytes);
+    const quire_memory_use use = quire_memory_device_use(need, place, i);
     char formats[64], kv[16], buffers[16], has[16], ctx[48], weights[16] = "";
 
     ctx_text(tokens, ctx, sizeof ctx);
-    if (part_weights(need, part) > 0) {
-        (void)quire_format_bytes(part_weights(need, part), weights, sizeof weights);
+    if (use.weights_bytes > 0) {
+        (void)quire_format_bytes(use.weights_bytes, weights, sizeof weights);
     }
     return quire_error_set(
         err, QUIRE_NOMEM,
@@ -392,8 +449,8 @@ static int fail_part(const quire_model_desc *desc, const quire_runtime_opts *opt
         "buffers of %s%s%s, of %s of memory. Choose %sa smaller KV format (--kv), a smaller share "
         "for it (--tensor-split), or --device cpu",
         need->n_ctx, formats_text(desc, opts, formats, sizeof formats), part->name,
-        quire_format_bytes(kv_bytes, kv, sizeof kv),
-        quire_format_bytes(part_buffers(need, part), buffers, sizeof buffers),
+        quire_format_bytes(use.kv_bytes, kv, sizeof kv),
+        quire_format_bytes(use.buffers_bytes, buffers, sizeof buffers),
         weights[0] != '\0' ? " and weights of " : "", weights,
         quire_format_bytes(part->bytes, has, sizeof has), ctx);
 }
@@ -402,14 +459,15 @@ static int fail_device(const quire_model_desc *desc, const quire_runtime_opts *o
                        const quire_memory_need *need, const quire_memory_place *place,
                        uint32_t tokens, quire_error *err)
 {
-    const uint64_t bytes = need->kv_bytes + need->device_bytes + need->device_weights_bytes;
+    const quire_memory_use use = quire_memory_device_use(need, place, 0);
+    const uint64_t bytes = quire_memory_use_sum(&use);
     char formats[64], kv[16], buffers[16], total[16], has[16], missing[16], ctx[48];
     char weights[32] = "", size[16];
 
     ctx_text(tokens, ctx, sizeof ctx);
-    if (need->device_weights_bytes != 0) {
+    if (use.weights_bytes != 0) {
         (void)snprintf(weights, sizeof weights, "weights %s, ",
-                       quire_format_bytes(need->device_weights_bytes, size, sizeof size));
+                       quire_format_bytes(use.weights_bytes, size, sizeof size));
     }
     return quire_error_set(
         err, QUIRE_NOMEM,
@@ -417,8 +475,8 @@ static int fail_device(const quire_model_desc *desc, const quire_runtime_opts *o
         "much. Choose %sa smaller KV format (--kv), %sor --device cpu",
         need->n_ctx, formats_text(desc, opts, formats, sizeof formats),
         quire_format_bytes(bytes, total, sizeof total), place->name, weights,
-        quire_format_bytes(need->kv_bytes, kv, sizeof kv),
-        quire_format_bytes(need->device_bytes, buffers, sizeof buffers),
+        quire_format_bytes(use.kv_bytes, kv, sizeof kv),
+        quire_format_bytes(use.buffers_bytes, buffers, sizeof buffers),
         quire_format_bytes(place->bytes, has, sizeof has),
         quire_format_bytes(bytes - place->bytes, missing, sizeof missing), ctx,
         weights[0] != '\0' ? "fewer layers there (-ngl), " : "");

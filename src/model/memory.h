@@ -46,6 +46,18 @@ typedef struct quire_memory_need {
         shares[QUIRE_DEVICE_SPLIT_MAX]; /* of each device of a split in KV: quire_split_share() */
 } quire_memory_need;
 
+/* Bytes of a need in one memory. */
+typedef struct quire_memory_use {
+    uint64_t weights_bytes;
+    uint64_t kv_bytes;
+    uint64_t buffers_bytes;
+} quire_memory_use;
+
+static inline uint64_t quire_memory_use_sum(const quire_memory_use *use)
+{
+    return use->weights_bytes + use->kv_bytes + use->buffers_bytes;
+}
+
 /* The memory of one device. */
 typedef struct quire_memory_part {
     char name[QUIRE_SPLIT_NAME_BYTES];
@@ -90,6 +102,24 @@ bool quire_memory_kv_is_hosts(const quire_memory_need *need, const quire_memory_
 
 /* Bytes of a need that the host has to have. */
 uint64_t quire_memory_host_bytes(const quire_memory_need *need, const quire_memory_place *place);
+
+/* The parts of these bytes, beside need->program_bytes: with weights, KV and buffers of devices
+ * whose memory is the host's. */
+quire_memory_use quire_memory_host_use(const quire_memory_need *need,
+                                       const quire_memory_place *place);
+
+/* Bytes of a need on the device, or on device i of a split: of a name that comes twice the weights
+ * count at the first place. The buffers of the CPU as a device are the host's. */
+quire_memory_use quire_memory_device_use(const quire_memory_need *need,
+                                         const quire_memory_place *place, uint32_t i);
+
+/* The most bytes that the host, with a limit, or a device lacks; 0: quire_memory_check() agrees. */
+uint64_t quire_memory_missing(const quire_memory_need *need, uint64_t limit_bytes,
+                              const quire_memory_place *place);
+
+/* Where the weights of a layer lie, or with layer n_layer the last norm and the output matrix: 0
+ * the host, 1 + i device i. set: of weights; 0 with a split. */
+uint32_t quire_memory_layer_side(const quire_model_desc *desc, uint32_t set, uint32_t layer);
 
 /* The share of KV that the host has to have room for, 0 to 1: that of devices of a split whose
  * memory is the host's, otherwise all or nothing. */

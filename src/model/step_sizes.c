@@ -156,3 +156,9 @@ quire_graphs_size quire_step_sizes_get(quire_step_sizes *s, const quire_runtime_
     (void)pthread_mutex_unlock(&s->mutex);
     return size;
 }
+
+uint32_t quire_step_sizes_layer_side(const quire_step_sizes *s, uint32_t set, uint32_t layer)
+{
+    QUIRE_CHECK(set < QUIRE_MODEL_SETS_MAX && s->outlines[set] != NULL);
+    return quire_weights_layer_side(s->outlines[set], layer);
+}

@@ -26,4 +26,7 @@ void quire_step_sizes_destroy(quire_step_sizes *sizes);
  * kv_pairs may be NULL. All zeros if there is no memory for the question. */
 quire_graphs_size quire_step_sizes_get(quire_step_sizes *sizes, const quire_runtime_opts *opts);
 
+/* quire_weights_layer_side() of the weights of a set. */
+uint32_t quire_step_sizes_layer_side(const quire_step_sizes *sizes, uint32_t set, uint32_t layer);
+
 #endif /* QUIRE_MODEL_STEP_SIZES_H */

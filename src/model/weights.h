@@ -162,6 +162,12 @@ static inline uint32_t quire_weights_host_set(const quire_model_opts *opts)
     return set < quire_weights_sets(opts) ? set : 0;
 }
 
+/* The side of a layer: 0 the host, 1 + i device i. Layer n_layer: the last norm and the output. */
+static inline uint32_t quire_weights_layer_side(const quire_weights *weights, uint32_t layer)
+{
+    return layer < weights->device_from ? 0 : 1u + weights->layer_device[layer];
+}
+
 /* The side that holds a tensor: 0 the host, 1 + i device i. */
 uint8_t quire_weights_side(const quire_weights *weights, const struct ggml_tensor *tensor);
 

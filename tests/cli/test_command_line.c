@@ -363,8 +363,8 @@ static void what_is_no_option_here_is_passed_over(void **state)
 static void options_of_llama_cpp_get_help(void **state)
 {
     static const char *const cases[][3] = {
-        { "info", "-ngl", "-ngl for layers of the model" },
-        { "info", "--n-gpu-layers=99", "-ngl for layers of the model" },
+        { "calibrate", "-ngl", "-ngl for layers of the model" },
+        { "train", "--n-gpu-layers=99", "-ngl for layers of the model" },
         { "train", "-sm", "-ngl for layers of the model" },
         { "calibrate", "-ts", "-ngl for layers of the model" },
         { "run", "-fa", "tile by tile" },

@@ -109,6 +109,24 @@ static void test_text(void **state)
     program_free(&r[1]);
 }
 
+/* quire info tells the same before the start, and the need of KV there without a backend. */
+static void info_expect(bool has_backend)
+{
+    program_result r =
+        program_run(PROGRAM("info", program_model(), "-c", "64", "--device", "vulkan0"));
+
+    assert_int_equal(r.exit_status, 0);
+    assert_says(r.out, "\n  vulkan0     layers 0-");
+    program_free(&r);
+    r = program_run(
+        PROGRAM("info", program_model(), "-c", "64", "--device", "vulkan0", "-ngl", "99"));
+    assert_int_equal(r.exit_status, has_backend ? 0 : 1);
+    assert_says(has_backend ? r.out : r.err,
+                has_backend ? ", output), buffers "
+                            : "device vulkan0: this build has no backend of ggml's for weights");
+    program_free(&r);
+}
+
 /* Layers of the model need a device, and a build with ggml's backend for it. */
 static void test_layers(void **state)
 {
@@ -133,6 +151,7 @@ static void test_layers(void **state)
         assert_says(r.err, "device vulkan0: this build has no backend of ggml's for weights there");
         assert_says(r.err, "scripts/setup.sh vulkan");
     }
+    info_expect(r.exit_status == 0);
     program_free(&r);
 }
 

@@ -255,9 +255,160 @@ static void test_info(void **state)
                                   "4096", "--tensor-split", "3,1", SPLIT, "mock0,cpu"));
     assert_says(r.err, "need more than device mock0 has for its layers");
     program_free(&r);
-    r = program_expect(1, PROGRAM("info", program_model(), "--device", "mock0"));
-    assert_says(r.err, "--device of quire info is for layers on several devices");
+}
+
+/* The layers of weights of a device, or of the host: "8-9 11-15 output". */
+static const char *weights_of(const json_t *at)
+{
+    const json_t *weights = json_object_get(at, "weights");
+    const json_t *layers = json_object_get(weights, "layers");
+    static char text[128];
+    size_t n = 0;
+
+    text[0] = '\0';
+    for (size_t i = 0; i < json_array_size(layers); i++) {
+        const json_t *range = json_array_get(layers, i);
+
+        n += (size_t)snprintf(text + n, sizeof text - n, "%s%d-%d", n > 0 ? " " : "",
+                              (int)of(range, "first_layer"), (int)of(range, "last_layer"));
+        assert_true(n < sizeof text);
+    }
+    if (json_is_true(json_object_get(weights, "output"))) {
+        (void)snprintf(text + n, sizeof text - n, "%soutput", n > 0 ? " " : "");
+    }
+    return text;
+}
+
+static void memory_set(json_int_t bytes)
+{
+    char text[32];
+
+    (void)snprintf(text, sizeof text, "%lld", (long long)bytes);
+    assert_int_equal(setenv("MOCK_MEMORY", text, 1), 0);
+}
+
+#define ONE_CARD program_model_deep(), "-t", "1", "-c", "256", "--device", "mock0", "-ngl", "5"
+
+/* Layers of the model on one device: the figures are those of the check of quire run. */
+static void test_info_layers(void **state)
+{
+    json_t *plain = program_json(PROGRAM("info", program_model_deep(), "--json", "-c", "256"));
+    const json_int_t weights_bytes = of(json_object_get(plain, "need"), "weights_bytes");
+    json_int_t bytes = 100000000;
+    program_result r;
+
+    (void)state;
+    json_decref(plain);
+    for (int missing = -1; missing < 2; missing++) {
+        json_t *info;
+        const json_t *need, *card, *refusal;
+
+        memory_set(bytes - (missing > 0));
+        info = program_json(PROGRAM("info", "--json", ONE_CARD));
+        need = json_object_get(info, "need");
+        card = json_array_get(json_object_get(need, "devices"), 0);
+        refusal = json_object_get(need, "refusal");
+        assert_int_equal(json_array_size(json_object_get(need, "devices")), 1);
+        assert_string_equal(json_string_value(json_object_get(card, "name")), "mock0");
+        assert_int_equal(of(card, "first_layer"), 0);
+        assert_int_equal(of(card, "last_layer"), 15);
+        assert_int_equal(of(card, "memory_bytes"), bytes - (missing > 0));
+        assert_string_equal(weights_of(card), "12-15 output");
+        assert_string_equal(weights_of(need), "0-11");
+        assert_true(of(card, "weights_bytes") > 0);
+        /* The memory of a mock is the host's, too. */
+        assert_true(of(need, "weights_bytes") >= weights_bytes);
+        assert_int_equal(json_is_true(json_object_get(need, "fits")), missing <= 0);
+        assert_int_equal(of(need, "missing_bytes"), missing > 0);
+        r = program_run(PROGRAM("run", "-p", "a", "-n", "1", "-m", ONE_CARD));
+        /* Past the check a memory without a byte to spare may still be too small for a step. */
+        assert_true(missing == 0 || r.exit_status == (missing > 0));
+        assert_true(missing > 0 || json_is_null(refusal));
+        assert_says(r.err, missing > 0 ? json_string_value(refusal) : "4 layers and the output");
+        program_free(&r);
+        bytes = of(card, "weights_bytes") + of(card, "kv_bytes") + of(card, "buffers_bytes");
+        json_decref(info);
+    }
+    r = program_expect(0, PROGRAM("info", ONE_CARD));
+    assert_says(r.out, "\n  host        weights: layers 0-11, token embedding\n");
+    assert_says(r.out, "\n  mock0       layers 0-15: KV ");
+    assert_says(r.out, " (layers 12-15, output), buffers ");
+    assert_says(r.out, "\n  does not fit: 1 B too much\n  256 tokens of KV f16 need ");
+    assert_says(r.out, "fewer layers there (-ngl), ");
     program_free(&r);
+}
+
+/* The same on the cards of a split. Layers with KV on the CPU have their weights on the card before
+ * it; a card that is named twice has them once. */
+static void test_info_split_layers(void **state)
+{
+    static const struct {
+        const char *devices;
+        const char *weights[3];
+    } cases[] = {
+        { "mock0,cpu,mock1", { "8-9", "", "10-15 output" } },
+        { "mock0,mock1,mock0", { "10-15 output", "8-9", "" } },
+        { "cpu,mock0,mock1", { "", "8-9", "10-15 output" } },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const json_t *need, *devices;
+        program_result r;
+        json_t *info;
+
+        assert_int_equal(setenv("MOCK_MEMORY", "60000", 1), 0);
+        info = program_json(PROGRAM("info", program_model_deep(), "--json", "-c", "256", "-ngl",
+                                    "9", "-ts", "3,2,3", SPLIT, cases[i].devices));
+        r = program_expect(1, PROGRAM("run", "-m", program_model_deep(), "-p", "a", "-n", "1", "-c",
+                                      "256", "-ngl", "9", "-ts", "3,2,3", SPLIT, cases[i].devices));
+        need = json_object_get(info, "need");
+        devices = json_object_get(need, "devices");
+        assert_string_equal(weights_of(need), "0-7");
+        for (size_t d = 0; d < 3; d++) {
+            const json_t *device = json_array_get(devices, d);
+
+            assert_string_equal(weights_of(device), cases[i].weights[d]);
+            assert_int_equal(of(device, "weights_bytes") > 0, cases[i].weights[d][0] != '\0');
+        }
+        assert_true(of(need, "missing_bytes") > 0);
+        assert_says(r.err, json_string_value(json_object_get(need, "refusal")));
+        program_free(&r);
+        json_decref(info);
+    }
+}
+
+/* quire info refuses devices as the commands that compute there do. */
+static void test_info_devices(void **state)
+{
+    static const struct {
+        const char *words[4];
+        const char *says;
+    } cases[] = {
+        { { "-ngl", "1" }, "-ngl 1: layers of the model can be on a device only" },
+        { { "-ngl", "1", "--device", "cpu" }, "the device is the CPU" },
+        { { "--device", "tpu0" }, "there is no device 'tpu0'" },
+        { { "--device", "mock0,mock1" }, "several devices are for quire serve, or for --split" },
+    };
+    program_result r[2];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        r[0] = program_expect(
+            1, (program_args){ { "info", program_model(), cases[i].words[0], cases[i].words[1],
+                                 cases[i].words[2], cases[i].words[3], NULL } });
+        assert_says(r[0].err, cases[i].says);
+        program_free(&r[0]);
+    }
+    for (size_t i = 0; i < 2; i++) {
+        r[i] = program_expect(0, PROGRAM("info", program_model(), "--memory", "1GiB", "--device",
+                                         i == 0 ? "cpu" : "mock0"));
+    }
+    assert_null(strstr(r[0].out, ", of the host\n"));
+    assert_says(r[1].out, "\n  mock0       layers 0-");
+    assert_null(strstr(r[1].out, "  host        weights: "));
+    program_free(&r[0]);
+    program_free(&r[1]);
 }
 
 /* ---- the server ---- */
@@ -496,6 +647,9 @@ int main(void)
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_shared_layers),
         cmocka_unit_test_teardown(test_info, mock_end),
+        cmocka_unit_test_teardown(test_info_layers, mock_end),
+        cmocka_unit_test_teardown(test_info_split_layers, mock_end),
+        cmocka_unit_test_teardown(test_info_devices, mock_end),
         cmocka_unit_test(test_serve),
         cmocka_unit_test(test_session),
         cmocka_unit_test(test_directory),

@@ -4,11 +4,11 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "cli/commands/commands.h"
+#include "cli/commands/info_need.h"
 #include "cli/commands/info_retain.h"
-#include "cli/commands/info_split.h"
 #include "cli/commands/opened.h"
+#include "cli/commands/opened_memory.h"
 #include "cli/commands/talk.h"
-#include "cli/measuring/calibration_place.h"
 #include "cli/settings/args.h"
 #include "model/archs.h"
 #include "model/memory.h"
@@ -27,7 +27,7 @@ typedef struct info_args {
     bool lists_architectures;
     const char *retain; /* NULL = texts keep all tokens */
     int64_t retain_chunk;
-    const quire_info_split *split; /* no option: of --device */
+    const quire_opened *session; /* no option: the model and the memory */
 } info_args;
 
 /* clang-format off */
@@ -51,7 +51,7 @@ static const quire_opt options[] = {
       .max = QUIRE_TOKENS_MAX, .initial = "1024", .offset = offsetof(info_args, retain_chunk),
       .help = "tokens between two places at which such a text drops tokens, rounded up to whole "
               "pages" },
-    QUIRE_ROWS_DEVICE_NAMES,
+    QUIRE_ROW_DEVICE,
     QUIRE_ROWS_STEP,
     QUIRE_ROW_JSON,
 };
@@ -107,7 +107,8 @@ static cost cost_of(const info_args *args, const quire_model_desc *desc, quire_f
     cost c = { .format = format };
 
     opts.k_format = opts.v_format = format;
-    (void)quire_info_split_apply(args->split, desc, &opts, NULL); /* need_of() has said why not */
+    /* quire_info_need_get() has said why not. */
+    (void)quire_opened_device_set(args->session, desc, &opts, NULL);
     resolved = opts;
     quire_runtime_opts_resolve(desc, &resolved);
     c.price = quire_kv_price_make(desc, &resolved);
@@ -115,65 +116,9 @@ static cost cost_of(const info_args *args, const quire_model_desc *desc, quire_f
     c.price.hot_page_bytes = 0;
     c.token_bytes = c.price.main_page_bytes / c.price.page_tokens;
     /* A sequence, and so -c, ends at QUIRE_TOKENS_MAX even if more would fit. */
-    c.longest_tokens = quire_memory_tokens_max(
-        desc, &opts, memory_bytes, quire_info_split_place(args->split), QUIRE_TOKENS_MAX);
+    c.longest_tokens = quire_memory_tokens_max(desc, &opts, memory_bytes,
+                                               quire_opened_place(args->session), QUIRE_TOKENS_MAX);
     return c;
-}
-
-/* The need of -c and --kv. */
-typedef struct asked_need {
-    quire_memory_need need;
-    quire_runtime_split layers; /* by device */
-    uint64_t host_kv_bytes;
-    uint64_t host_bytes; /* of all that the host needs */
-    uint64_t missing_bytes;
-    char kv[160]; /* the formats in words */
-} asked_need;
-
-/* The parts of the need that the host has to have, and the bytes that it or a device lacks. */
-static void need_add_up(const quire_memory_place *place, uint64_t memory_bytes, asked_need *out)
-{
-    const quire_memory_need *need = &out->need;
-    const uint64_t room = quire_memory_device_room(need, place);
-    const uint64_t over_bytes = need->kv_bytes > room ? need->kv_bytes - room : 0;
-
-    out->host_bytes = quire_memory_host_bytes(need, place);
-    out->host_kv_bytes = quire_memory_share(quire_memory_host_share(need, place), need->kv_bytes);
-    out->missing_bytes =
-        out->host_bytes > memory_bytes ? out->host_bytes - memory_bytes : over_bytes;
-}
-
-static int need_of(const info_args *args, const quire_model_desc *desc, asked_need *out,
-                   quire_error *err)
-{
-    const quire_kv_args *kv = &args->common.kv;
-    quire_kv_args found = *kv; /* with the model's calibration */
-    quire_calibration *calibration = NULL;
-    quire_kv_pair *pairs = calloc(desc->n_stored, sizeof(*pairs));
-    quire_runtime_opts opts = runtime_opts(args);
-    int rc;
-
-    if (pairs == NULL) {
-        return quire_error_set(err, QUIRE_NOMEM, "out of memory");
-    }
-    if (kv->choice.is_auto && kv->layers == NULL) {
-        calibration = quire_calibration_find(args->common.model, desc);
-        found.calibration = calibration;
-    }
-    rc = quire_kv_args_resolve(&found, desc, pairs, err);
-    if (rc == QUIRE_OK) {
-        opts.kv_pairs = pairs;
-        rc = quire_info_split_apply(args->split, desc, &opts, err);
-    }
-    if (rc == QUIRE_OK) {
-        out->layers = opts.split;
-        quire_memory_need_get(desc, &opts, &out->need);
-        need_add_up(quire_info_split_place(args->split), args->split->limit_bytes, out);
-        (void)quire_kv_args_text(&found, desc, pairs, out->kv, sizeof(out->kv));
-    }
-    quire_calibration_free(calibration);
-    free(pairs);
-    return rc;
 }
 
 /* The sizes to list: the trained context and the standard ones, ascending, each once. */
@@ -261,27 +206,7 @@ static json_t *retained_json(const info_args *args, const quire_model_desc *desc
                      (int)retained->policy.chunk, "kv", rows);
 }
 
-static json_t *need_json(const info_args *args, const asked_need *asked)
-{
-    const quire_memory_need *need = &asked->need;
-    const uint64_t buffers_bytes =
-        asked->host_bytes - need->weights_bytes - asked->host_kv_bytes - need->program_bytes;
-    json_t *json =
-        json_pack("{s:i, s:s, s:I, s:I, s:I, s:I, s:I, s:b, s:I}", "tokens", (int)need->n_ctx, "kv",
-                  asked->kv, "weights_bytes", (json_int_t)need->weights_bytes, "kv_bytes",
-                  (json_int_t)asked->host_kv_bytes, "buffers_bytes", (json_int_t)buffers_bytes,
-                  "program_bytes", (json_int_t)need->program_bytes, "total_bytes",
-                  (json_int_t)asked->host_bytes, "fits", (int)(asked->missing_bytes == 0),
-                  "missing_bytes", (json_int_t)asked->missing_bytes);
-
-    if (asked->layers.n > 0) {
-        (void)json_object_set_new(json, "devices",
-                                  quire_info_split_json(args->split, &asked->layers, need));
-    }
-    return json;
-}
-
-static int print_json(const info_args *args, const quire_model_desc *d, const asked_need *asked,
+static int print_json(const info_args *args, const quire_model_desc *d, const quire_info_need *need,
                       quire_info_retain *retained, uint64_t memory_bytes)
 {
     const char *path = args->common.model;
@@ -297,7 +222,7 @@ static int print_json(const info_args *args, const quire_model_desc *d, const as
         (int)d->n_embd, "n_ff", (int)d->n_ff, "n_head", (int)d->n_head, "n_kv_head",
         (int)d->n_kv_head, "d_k", (int)d->d_k, "d_v", (int)d->d_v, "n_vocab", (int)d->n_vocab,
         "n_ctx_train", (int)d->n_ctx_train, "memory_bytes", (json_int_t)memory_bytes, "need",
-        need_json(args, asked), "kv", kv_json(args, d, memory_bytes));
+        quire_info_need_json(need), "kv", kv_json(args, d, memory_bytes));
 
     if (document != NULL && args->retain != NULL) {
         (void)json_object_set_new(document, "retained",
@@ -414,7 +339,8 @@ static void print_costs(const info_args *args, const quire_model_desc *d, uint64
     for (size_t i = 0; i < n_ctx; i++) {
         printf(" %9u%c", ctx[i], ctx[i] == d->n_ctx_train ? '*' : ' ');
     }
-    printf("   longest context in %s\n", quire_format_bytes(memory_bytes, text, sizeof(text)));
+    printf("   longest context in %s%s\n", quire_format_bytes(memory_bytes, text, sizeof(text)),
+           quire_opened_place(args->session) != NULL ? " and on devices" : "");
     for (int f = 0; f < (int)QUIRE_FORMAT_COUNT; f++) {
         cost c = cost_of(args, d, (quire_format)f, memory_bytes);
 
@@ -425,7 +351,8 @@ static void print_costs(const info_args *args, const quire_model_desc *d, uint64
         if (c.longest_tokens > 0) {
             printf("   %" PRIu64 " tokens\n", c.longest_tokens);
         } else {
-            printf("   %s\n", memory_bytes < d->weight_bytes ? "weights do not fit" : "none fits");
+            printf("   %s\n",
+                   memory_bytes < d->resident_bytes ? "weights do not fit" : "none fits");
         }
     }
     if (cost_of(args, d, QUIRE_FORMAT_F16, memory_bytes).price.window_tokens != 0) {
@@ -478,35 +405,6 @@ static void print_retained(const info_args *args, const quire_model_desc *d,
            "bits, too.\n");
 }
 
-static void print_need(const info_args *args, const asked_need *asked, uint64_t memory_bytes)
-{
-    const quire_memory_need need = asked->need;
-    const uint64_t buffers_bytes =
-        asked->host_bytes - need.weights_bytes - asked->host_kv_bytes - need.program_bytes;
-    const struct {
-        const char *name;
-        uint64_t bytes;
-    } rows[] = {
-        { "weights", need.weights_bytes }, { "KV pages", asked->host_kv_bytes },
-        { "buffers", buffers_bytes },      { "program", need.program_bytes },
-        { "sum", asked->host_bytes },      { "limit", memory_bytes },
-    };
-    const bool fits = asked->missing_bytes == 0;
-    char text[24];
-
-    printf("\n  Memory for %u tokens of KV %s%s\n", need.n_ctx, asked->kv,
-           asked->layers.n > 0 ? ", of the host" : "");
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        printf("  %-11s %15" PRIu64 "  %9s\n", rows[i].name, rows[i].bytes,
-               quire_format_bytes(rows[i].bytes, text, sizeof(text)));
-    }
-    quire_info_split_print(args->split, &asked->layers, &need);
-    printf("  %-11s %s %s\n", fits ? "fits" : "does not fit:",
-           quire_format_bytes(fits ? memory_bytes - asked->host_bytes : asked->missing_bytes, text,
-                              sizeof(text)),
-           fits ? "to spare" : "too much");
-}
-
 static void print_architectures(void)
 {
     for (int a = 0; a < (int)QUIRE_ARCH_COUNT; a++) {
@@ -539,19 +437,33 @@ static int check(const void *opaque, quire_error *err)
     return quire_common_check(opaque, err);
 }
 
+/* The model is described. */
+static int show(info_args *args, const quire_info_need *need, quire_info_retain *retained)
+{
+    const quire_model_desc *desc = args->session->desc;
+    const uint64_t memory_bytes = args->session->memory_limit_bytes;
+
+    if (args->common.is_json) {
+        return print_json(args, desc, need, retained, memory_bytes);
+    }
+    print_shape(args->common.model, desc, args->common.kv.state);
+    print_costs(args, desc, memory_bytes);
+    if (args->retain != NULL) {
+        print_retained(args, desc, retained, memory_bytes);
+    }
+    quire_info_need_print(need);
+    return QUIRE_EXIT_OK;
+}
+
 static int run(void *opaque)
 {
     info_args *args = opaque;
-    const char *path = args->common.model;
-    uint64_t memory_bytes = args->common.memory_limit_bytes != 0 ? args->common.memory_limit_bytes
-                                                                 : quire_memory_available();
-    quire_model_opts opts = { .describe_only = true };
-    quire_error err = QUIRE_ERROR_INIT;
-    quire_model *model = NULL;
     quire_info_retain retained = { .policy = { .chunk = 0 } };
-    quire_info_split split;
-    asked_need asked;
-    int exit_status = QUIRE_EXIT_OK;
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_opened session = { .model = NULL };
+    quire_info_need need;
+    int exit_status;
+    int rc;
 
     if (args->lists_architectures) {
         if (args->common.is_json) {
@@ -560,30 +472,20 @@ static int run(void *opaque)
         print_architectures();
         return QUIRE_EXIT_OK;
     }
-    if (quire_info_split_read(&split, &args->common, memory_bytes, &err) < 0 ||
-        quire_model_open(&model, path, &opts, &err) < 0) {
-        return quire_say_error(&err, QUIRE_EXIT_FAILED);
+    args->session = &session;
+    rc = quire_opened_describe(&session, &args->common, &err);
+    if (rc == QUIRE_OK) {
+        retained.desc = session.desc;
+        rc = quire_info_need_get(&need, &session, &args->common, &err);
     }
-    args->split = &split;
-    retained.desc = quire_model_desc_get(model);
-    if (need_of(args, quire_model_desc_get(model), &asked, &err) < 0 ||
-        (args->retain != NULL &&
-         quire_info_retain_read(&retained, args->retain, (uint32_t)args->retain_chunk,
-                                (uint32_t)args->common.page_tokens, &err) < 0)) {
-        exit_status = quire_say_error(&err, QUIRE_EXIT_FAILED);
-    } else if (args->common.is_json) {
-        exit_status =
-            print_json(args, quire_model_desc_get(model), &asked, &retained, memory_bytes);
-    } else {
-        print_shape(path, quire_model_desc_get(model), args->common.kv.state);
-        print_costs(args, quire_model_desc_get(model), memory_bytes);
-        if (args->retain != NULL) {
-            print_retained(args, quire_model_desc_get(model), &retained, memory_bytes);
-        }
-        print_need(args, &asked, memory_bytes);
+    if (rc == QUIRE_OK && args->retain != NULL) {
+        rc = quire_info_retain_read(&retained, args->retain, (uint32_t)args->retain_chunk,
+                                    (uint32_t)args->common.page_tokens, &err);
     }
+    exit_status =
+        rc == QUIRE_OK ? show(args, &need, &retained) : quire_say_error(&err, QUIRE_EXIT_FAILED);
     quire_info_retain_fini(&retained);
-    quire_model_close(model);
+    quire_opened_close(&session);
     return exit_status;
 }
 

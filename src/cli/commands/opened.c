@@ -87,9 +87,8 @@ typedef struct admission {
     const quire_opened_want *want;
 } admission;
 
-/* Set the device, or the split. opts: with formats. */
-static int device_set(const quire_opened *session, const quire_model_desc *desc,
-                      quire_runtime_opts *opts, quire_error *err)
+int quire_opened_device_set(const quire_opened *session, const quire_model_desc *desc,
+                            quire_runtime_opts *opts, quire_error *err)
 {
     opts->device = session->device.name;
     opts->weights_set = session->has_sets ? session->place : 0;
@@ -108,7 +107,7 @@ static int least_draft(const admission *a, const quire_model_desc *desc, quire_r
     QUIRE_TRY(choose_formats(a->session, a->args, desc, pairs, err));
     opts->kv_pairs = *pairs;
     opts->n_ctx = opts->n_ctx != 0 ? opts->n_ctx : opts->page_tokens;
-    return device_set(a->session, desc, opts, err);
+    return quire_opened_device_set(a->session, desc, opts, err);
 }
 
 static int admit(void *ctx, const quire_model_desc *desc, quire_error *err)
@@ -281,7 +280,7 @@ int quire_opened_draft(quire_opened *session, const quire_common_args *args,
     }
     opts->kv_pairs = pairs;
     opts->n_ctx = opts->n_ctx != 0 ? opts->n_ctx : session->desc->n_ctx_train;
-    rc = device_set(session, session->desc, opts, err);
+    rc = quire_opened_device_set(session, session->desc, opts, err);
     if (rc < 0) {
         free(pairs);
         opts->kv_pairs = NULL;
@@ -299,7 +298,7 @@ int quire_opened_plan(quire_opened *session, const quire_common_args *args,
                session->desc->n_stored * sizeof(*want->kv_pairs));
     }
     opts->kv_pairs = session->kv_pairs;
-    QUIRE_TRY(device_set(session, session->desc, opts, err));
+    QUIRE_TRY(quire_opened_device_set(session, session->desc, opts, err));
     opts->kv_overflows |= want->overflow_host && opts->device != NULL;
     QUIRE_TRY(quire_runtime_device_check(opts, err));
     QUIRE_TRY(quire_opened_retain_plan(session, args, session->desc, opts, err));

@@ -101,8 +101,13 @@ int quire_opened_open_model_for(quire_opened *session, const quire_common_args *
 quire_runtime_opts quire_opened_runtime_opts(const quire_common_args *args,
                                              const quire_opened_want *want);
 
-/* Open the model's file without its weights, only for quire_opened_plan(). Errors: as
- * quire_model_open(). */
+/* Set the device, or the split, in options with formats. desc: of the session's model, which may
+ * not be open yet. Errors: quire_split_choice_apply(). */
+int quire_opened_device_set(const quire_opened *session, const quire_model_desc *desc,
+                            quire_runtime_opts *opts, quire_error *err);
+
+/* Open the model's file without its weights, for quire_opened_plan() and quire_opened_draft(), with
+ * the memory of args' devices. Errors: as quire_model_open(), and of these. */
 int quire_opened_describe(quire_opened *session, const quire_common_args *args, quire_error *err);
 
 /* The options of a runtime before its memory is planned: with formats, the device, and the trained

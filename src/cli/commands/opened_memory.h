@@ -1,5 +1,5 @@
 /* opened_memory.h - the context and the KV budget of a session's runtime, by the memory that there
- * is; for opened.c alone.
+ * is; for opened.c, and those who check the same without loading.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_CLI_OPENED_MEMORY_H

@@ -15,15 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The conversation of a session, while a request uses it. */
-static session *session_of(quire_session_ref ref)
-{
-    session *s = (session *)(uintptr_t)ref; /* see quire_sessions_enter() */
-
-    QUIRE_CHECK(s != NULL && s->is_in_use);
-    return s;
-}
-
 /* ---- content ---- */
 
 static void content_free(session *s)
@@ -116,6 +107,14 @@ static void list_put_first(quire_sessions *t, session *s)
     t->newest = s;
 }
 
+static void list_use(quire_sessions *t, session *s)
+{
+    sessions_list_lock(t);
+    list_remove(t, s);
+    list_put_first(t, s);
+    sessions_list_unlock(t);
+}
+
 /* Remove a session from table and list. */
 static void session_unlink(quire_sessions *t, session *s)
 {
@@ -124,7 +123,9 @@ static void session_unlink(quire_sessions *t, session *s)
     QUIRE_CHECK(*at == s);
     *at = s->next;
     s->next = NULL;
+    sessions_list_lock(t);
     list_remove(t, s);
+    sessions_list_unlock(t);
     t->count--;
     t->changes++;
 }
@@ -140,7 +141,9 @@ static void session_link(quire_sessions *t, session *s)
 
     s->next = *bucket;
     *bucket = s;
+    sessions_list_lock(t);
     list_put_first(t, s);
+    sessions_list_unlock(t);
     t->count++;
 }
 
@@ -152,6 +155,7 @@ int quire_sessions_create(quire_sessions **out, const quire_model *model,
     *out = NULL;
     QUIRE_FAIL_IF(t == NULL, QUIRE_NOMEM);
     t->lock = &t->mutex;
+    t->list_lock = &t->list_mutex;
     t->model = model;
     t->opts = *opts;
     for (t->n_buckets = 16; t->n_buckets < opts->sessions_max && t->n_buckets < 1u << 20;) {
@@ -163,6 +167,7 @@ int quire_sessions_create(quire_sessions **out, const quire_model *model,
         free(t);
         return QUIRE_NOMEM;
     }
+    QUIRE_CHECK(pthread_mutex_init(&t->list_mutex, NULL) == 0);
     *out = t;
     return QUIRE_OK;
 }
@@ -184,6 +189,7 @@ void quire_sessions_destroy(quire_sessions *t)
         t->evicted = s->next;
         session_free(s);
     }
+    (void)pthread_mutex_destroy(&t->list_mutex);
     (void)pthread_mutex_destroy(&t->mutex);
     free(t->buckets);
     free(t);
@@ -266,8 +272,7 @@ static int enter(quire_sessions *t, session *found, session *fresh, uint64_t now
     }
     s->is_in_use = true;
     s->used_us = now_us;
-    list_remove(t, s);
-    list_put_first(t, s);
+    list_use(t, s);
     *out = (quire_session_ref)(uintptr_t)s;
     return QUIRE_OK;
 }
@@ -305,8 +310,7 @@ void quire_sessions_leave(quire_sessions *sessions, quire_session_ref ref, uint6
         session_free(s);
     } else {
         s->used_us = now_us;
-        list_remove(sessions, s);
-        list_put_first(sessions, s);
+        list_use(sessions, s);
         changed(sessions, s);
     }
     sessions_unlock(sessions);
@@ -316,17 +320,6 @@ uint64_t quire_sessions_owner(const quire_sessions *sessions, quire_session_ref 
 {
     (void)sessions;
     return session_of(ref)->owner;
-}
-
-bool quire_sessions_is_closed(const quire_sessions *sessions, quire_session_ref ref)
-{
-    const session *s = session_of(ref);
-    bool is_closed;
-
-    sessions_lock(sessions);
-    is_closed = s->is_closed;
-    sessions_unlock(sessions);
-    return is_closed;
 }
 
 /* ---- turns ---- */
@@ -555,7 +548,9 @@ int quire_sessions_close(quire_sessions *sessions, const void *tenant, uint32_t 
     if (s != NULL) {
         *owner = s->owner;
         session_unlink(sessions, s);
+        sessions_list_lock(sessions);
         s->is_closed = true;
+        sessions_list_unlock(sessions);
         if (!s->is_in_use) {
             session_free(s);
         }

@@ -96,15 +96,26 @@ uint64_t quire_sessions_changes(const quire_sessions *sessions)
     return figures_now(sessions).changes;
 }
 
+bool quire_sessions_is_closed(const quire_sessions *sessions, quire_session_ref ref)
+{
+    const session *s = session_of(ref);
+    bool is_closed;
+
+    sessions_list_lock(sessions);
+    is_closed = s->is_closed;
+    sessions_list_unlock(sessions);
+    return is_closed;
+}
+
 bool quire_sessions_has_owner(const quire_sessions *sessions, uint64_t owner)
 {
     const session *s;
     bool has;
 
-    sessions_lock(sessions);
+    sessions_list_lock(sessions);
     for (s = sessions->newest; s != NULL && s->owner != owner; s = s->older) {
     }
     has = s != NULL;
-    sessions_unlock(sessions);
+    sessions_list_unlock(sessions);
     return has;
 }

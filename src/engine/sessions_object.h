@@ -33,6 +33,10 @@ typedef struct session {
 struct quire_sessions {
     pthread_mutex_t mutex;
     pthread_mutex_t *lock; /* the same lock, for const readers */
+    /* Held, inside of the other, while the list and is_closed change. The engine asks for these
+     * under the lock of an inbox, which visitors of sessions may want under the other lock. */
+    pthread_mutex_t list_mutex;
+    pthread_mutex_t *list_lock; /* likewise */
     const quire_model *model;
     quire_sessions_opts opts;
     session **buckets; /* [n_buckets], a power of two */
@@ -53,6 +57,25 @@ static inline void sessions_lock(const quire_sessions *sessions)
 static inline void sessions_unlock(const quire_sessions *sessions)
 {
     QUIRE_CHECK(pthread_mutex_unlock(sessions->lock) == 0);
+}
+
+static inline void sessions_list_lock(const quire_sessions *sessions)
+{
+    QUIRE_CHECK(pthread_mutex_lock(sessions->list_lock) == 0);
+}
+
+static inline void sessions_list_unlock(const quire_sessions *sessions)
+{
+    QUIRE_CHECK(pthread_mutex_unlock(sessions->list_lock) == 0);
+}
+
+/* The session of a request that uses it. */
+static inline session *session_of(quire_session_ref ref)
+{
+    session *s = (session *)(uintptr_t)ref; /* see quire_sessions_enter() */
+
+    QUIRE_CHECK(s != NULL && s->is_in_use);
+    return s;
 }
 
 /* The session with this id, or NULL. The lock is held. */

@@ -51,53 +51,23 @@ static PFN_vkDeviceWaitIdle wait_idle;
     X(QueueSubmit)                                                                                 \
     X(CreateComputePipelines)
 
-typedef enum call {
-#define X(name) CALL_##name,
-    CALLS(X)
-#undef X
-    N_CALLS
-} call;
-
-static const char *const call_names[N_CALLS] = {
-#define X(name) "vk" #name,
-    CALLS(X)
-#undef X
-};
+#include "device/vulkan_refusals.h" /* of CALLS */
 
 #define X(name) static PFN_vk##name real_##name;
-CALLS(X)
 X(FreeMemory)
 X(DestroyBuffer)
 X(DestroyCommandPool)
 X(DestroySemaphore)
 #undef X
 
-static struct {
-    call which;
-    uint32_t left; /* calls of it before the one that fails */
-    VkResult result;
-    bool is_set, has_failed;
-} fault;
 static int64_t n_objects; /* memory, buffers, pools and semaphores that are alive */
-
-/* The n-th call from now on fails, once; n from 0. */
-static void fail_next(call which, uint32_t n, VkResult result)
-{
-    fault.which = which;
-    fault.left = n;
-    fault.result = result;
-    fault.is_set = true;
-    fault.has_failed = false;
-}
 
 /* The result of a call that does not reach the driver; VK_SUCCESS: it does. */
 static VkResult refused(call which)
 {
-    if (!fault.is_set || which != fault.which || fault.left-- > 0) {
+    if (!is_refused(which)) {
         return VK_SUCCESS;
     }
-    fault.is_set = false;
-    fault.has_failed = true;
     /* A lost card does nothing more. This one would, and the memory of its work is released. */
     if (fault.result == VK_ERROR_DEVICE_LOST) {
         (void)wait_idle(context->device);

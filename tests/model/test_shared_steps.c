@@ -56,38 +56,11 @@ static float *expected; /* the logits of a first step */
     X(QueueSubmit)                                                                                 \
     X(WaitSemaphores)
 
-typedef enum call {
-#define X(name) CALL_##name,
-    CALLS(X)
-#undef X
-    N_CALLS
-} call;
-
-static const char *const call_names[N_CALLS] = {
-#define X(name) "vk" #name,
-    CALLS(X)
-#undef X
-};
-
-#define X(name) static PFN_vk##name real_##name;
-CALLS(X)
-#undef X
-
-static struct {
-    call which;
-    uint32_t left; /* calls of it before the one that fails */
-    VkResult result;
-    bool is_set, has_failed;
-} fault;
+#include "device/vulkan_refusals.h" /* of CALLS */
 
 static VkResult refused(call which)
 {
-    if (!fault.is_set || which != fault.which || fault.left-- > 0) {
-        return VK_SUCCESS;
-    }
-    fault.is_set = false;
-    fault.has_failed = true;
-    return fault.result;
+    return is_refused(which) ? fault.result : VK_SUCCESS;
 }
 
 #define REPLACE(name, parameters, arguments)                                                       \
@@ -258,11 +231,7 @@ static bool check_refused(call which, uint32_t n, VkResult result, bool is_first
     int rc;
 
     assert_true(is_first || step_is_right(runtime, seq));
-    fault.which = which;
-    fault.left = n;
-    fault.result = result;
-    fault.is_set = true;
-    fault.has_failed = false;
+    fail_next(which, n, result);
     rc = step_try(runtime, seq, &logits);
     fault.is_set = false;
     if (fault.has_failed && rc == QUIRE_OK && which != CALL_AllocateCommandBuffers) {

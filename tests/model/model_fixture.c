@@ -124,15 +124,20 @@ void fixture_generated_remove(void)
     (void)unlink(generated_path);
 }
 
-quire_model *fixture_open(const char *path)
+quire_model *fixture_open_as(const char *path, const quire_model_opts *opts)
 {
     quire_error err = QUIRE_ERROR_INIT;
     quire_model *model = NULL;
 
-    if (quire_model_open(&model, path, NULL, &err) != QUIRE_OK) {
+    if (quire_model_open(&model, path, opts, &err) != QUIRE_OK) {
         fail_msg("%s", err.message);
     }
     return model;
+}
+
+quire_model *fixture_open(const char *path)
+{
+    return fixture_open_as(path, NULL);
 }
 
 quire_runtime *fixture_runtime(const quire_model *model, const quire_runtime_opts *opts)

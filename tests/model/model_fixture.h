@@ -39,6 +39,7 @@ void fixture_generated_remove(void);
 
 /* Open or fail the test with the error's text. */
 quire_model *fixture_open(const char *path);
+quire_model *fixture_open_as(const char *path, const quire_model_opts *opts);
 quire_runtime *fixture_runtime(const quire_model *model, const quire_runtime_opts *opts);
 quire_seq_id fixture_seq(quire_runtime *runtime);
 

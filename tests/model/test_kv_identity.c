@@ -300,14 +300,10 @@ static void test_state_format(void **state)
 static identity runtime_identity(const char *path, const quire_model_opts *model_opts,
                                  const quire_runtime_opts *opts)
 {
-    quire_error err = QUIRE_ERROR_INIT;
+    quire_model *model = fixture_open_as(path, model_opts);
     quire_runtime *runtime;
-    quire_model *model;
     identity id;
 
-    if (quire_model_open(&model, path, model_opts, &err) < 0) {
-        fail_msg("%s", err.message);
-    }
     runtime = fixture_runtime(model, opts);
     quire_kv_identity_get(runtime, id.words);
     quire_runtime_destroy(runtime);

@@ -29,17 +29,6 @@
 static const bool has_device[SETS] = { true, false, true };
 static bool is_repacked; /* the host's matrices, where they can be */
 
-static quire_model *model_open(const char *path, const quire_model_opts *opts)
-{
-    quire_error err = QUIRE_ERROR_INIT;
-    quire_model *model;
-
-    if (quire_model_open(&model, path, opts, &err) < 0) {
-        fail_msg("%s", err.message);
-    }
-    return model;
-}
-
 static quire_runtime_opts runtime_opts(uint32_t set)
 {
     quire_runtime_opts opts = QUIRE_RUNTIME_OPTS_INIT;
@@ -89,7 +78,7 @@ static void assert_alone(const char *path, uint32_t n_layers, const quire_model 
     float *by_set, *by_alone;
 
     opts.devices[0] = quire_backend_cpu();
-    alone = model_open(path, &opts);
+    alone = fixture_open_as(path, &opts);
     assert_true(model->desc.resident_bytes >= alone->desc.resident_bytes);
     by_set = work(model, set, identity);
     by_alone = work(alone, 0, of_alone);
@@ -114,7 +103,7 @@ static void assert_sets(const char *path, uint32_t n_layers, const char *what)
     for (uint32_t i = 0; i < SETS; i++) {
         opts.devices[i] = has_device[i] ? quire_backend_cpu() : NULL;
     }
-    model = model_open(path, &opts);
+    model = fixture_open_as(path, &opts);
     assert_ptr_equal(model->sets[0]->tok_embd, model->sets[1]->tok_embd);
     assert_ptr_equal(model->sets[2]->tok_embd, model->sets[1]->tok_embd);
     assert_ptr_not_equal(model->sets[0]->output, model->sets[2]->output);
@@ -170,7 +159,7 @@ static void test_no_such_set(void **state)
 
     (void)state;
     one.devices[0] = quire_backend_cpu();
-    model = model_open(fixture_model_path(FIXTURE_STORIES), &one);
+    model = fixture_open_as(fixture_model_path(FIXTURE_STORIES), &one);
     assert_int_equal(quire_runtime_create(&runtime, model, &opts, &err), QUIRE_INVAL);
     assert_null(runtime);
     quire_model_close(model);

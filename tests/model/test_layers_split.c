@@ -48,15 +48,10 @@ static int split_evenly(void *ctx, const quire_model_desc *desc, quire_model_spl
 static quire_model *model_open(const char *path, uint32_t n_layers, uint32_t n_devices)
 {
     quire_model_opts opts = { .no_repack = true, .n_device_layers = n_layers };
-    quire_error err = QUIRE_ERROR_INIT;
-    quire_model *model;
 
     opts.split = n_devices > 0 ? split_evenly : NULL;
     opts.split_ctx = &n_devices;
-    if (quire_model_open(&model, path, &opts, &err) < 0) {
-        fail_msg("%s", err.message);
-    }
-    return model;
+    return fixture_open_as(path, &opts);
 }
 
 static quire_runtime_opts runtime_opts(void)

@@ -294,15 +294,11 @@ static void test_weights(void **state)
     quire_model_opts on_device = { .n_device_layers = 3 };
     const char *path = fixture_model_path(FIXTURE_STORIES);
     quire_error err = QUIRE_ERROR_INIT;
-    quire_model *model;
 
     (void)state;
     assert_int_equal(quire_backend_init(&err), QUIRE_OK);
     on_device.devices[0] = quire_backend_cpu();
-    if (quire_model_open(&model, path, &on_device, &err) < 0) {
-        fail_msg("%s", err.message);
-    }
-    check_model(model);
+    check_model(fixture_open_as(path, &on_device));
 }
 
 /* ---- which layers go where ---- */

@@ -32,9 +32,9 @@ int quire_split_divide(const quire_model_desc *desc, const quire_runtime_opts *o
 int quire_split_check(const quire_model_desc *desc, const quire_runtime_opts *opts,
                       quire_error *err);
 
-/* The device with the weights of a layer that is on a card (quire_model_split): the one between
- * whose ends the layer lies, or if this is the CPU the card before it, else the first one behind
- * it. */
+/* The device with the weights of a layer that is on a card (quire_model_split): the device of the
+ * division that has the layer. If this device is the CPU: the nearest card before the CPU, and
+ * without such a card the nearest one behind the CPU. */
 uint32_t quire_split_card_of(const quire_runtime_split *split, uint32_t il);
 
 /* The device that has the KV of a layer. A layer without KV of its own is attended by the device

@@ -52,8 +52,8 @@ FORWARD(void, vkCmdCopyBuffer,
 
 /* ---- what ggml has made ---- */
 
-/* A VkDevice of ggml's with its queues: that of compute first, then that of copies, if it is
- * another one. */
+/* A VkDevice of ggml's with its queues. The first queue computes. A second queue, for copies, is
+ * there if ggml made two. */
 typedef struct made_device {
     quire_vulkan_share share;
     uint32_t n_queues;

@@ -8,8 +8,8 @@
  * of the embedding, for the product.
  *
  * The last layers may lie on a device of ggml instead (quire_model_opts.devices): all of their
- * tensors in the file's bytes, but for those that our own operations read (weights_device.h). Sets
- * of one model share all tensors of the host, which belong to one of them.
+ * tensors in the file's bytes, but for those that our own operations read (weights_device.h). Of
+ * the sets of a model, one owns the tensors of the host, and the others use them.
  *
  * Thread: immutable after load. Building a ggml graph sets a flag in the tensors it visits (always
  * to the same value).

@@ -347,8 +347,8 @@ static void test_loss_under_a_pin(void **state)
     bench_close(&b);
 }
 
-/* A pin that no client waits for is computed when the device is lost. It stays, so that it is among
- * the saved items with which the next process begins. */
+/* The device is lost while a pin is computed for which no client waits. The pin stays: the next
+ * process begins with the saved items, and this pin is one of them. */
 static void test_loss_under_a_pin_alone(void **state)
 {
     quire_runtime_opts runtime = opts_of("mock", QUIRE_FORMAT_F32);

@@ -204,7 +204,8 @@ static void test_append(void **state)
     quire_trace_fini(&trace);
 }
 
-/* A file that another recording writes to, and one that is none, are refused as they are. */
+/* Two files are refused and stay unchanged: a file that another recording writes to, and a file
+ * that is no recording. */
 static void test_refused_files(void **state)
 {
     const quire_record_opts opts = { .path = path, .model = "m" };

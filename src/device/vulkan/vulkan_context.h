@@ -1,8 +1,8 @@
 /* vulkan_context.h - the state of one card that all devices of a process share: the loader's
  * functions, the VkDevice, its queues, the pipelines made so far.
  *
- * Devices on the same card have one context, which ends with the last of them. Its VkDevice is its
- * own, or one that is shared (vulkan_share.h).
+ * Devices on the same card have one context, which ends with the last of them. The context
+ * makes a VkDevice, or takes one that ggml has made (vulkan_share.h).
  *
  * Thread: any; a context has a lock for its queues and one for its pipelines.
  *

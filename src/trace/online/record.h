@@ -56,8 +56,7 @@ typedef struct quire_record_opts {
  * it); err gives the reason. Memory: quire_record_close(). */
 int quire_record_open(quire_record **out, const quire_record_opts *opts, quire_error *err);
 
-/* Whether a file that is there is a recording, so that more can be appended. Errors: QUIRE_INVAL.
- */
+/* Whether an existing file is a recording, to which lines can be appended. Errors: QUIRE_INVAL. */
 int quire_record_check(const char *path, quire_error *err);
 
 /* Write the queued requests, end the thread, close the file. NULL is allowed. */

@@ -182,6 +182,14 @@ async function testKey(browser) {
         await page.fill("#key-text", "user-key-1");
         await page.click("#key button");
         await page.waitForFunction(() => document.querySelector("#state").textContent === "this is not the administrator's key", null, WAIT);
+        // A user's key gets some of the replies: the form must stay, or a click misses it.
+        await page.evaluate(() => {
+            const form = document.querySelector("#key");
+            window.formClasses = [];
+            new MutationObserver(() => window.formClasses.push(form.className)).observe(form, { attributes: true });
+        });
+        await page.waitForFunction(() => window.formClasses.length >= 12, null, WAIT);
+        assert.deepEqual([...new Set(await page.evaluate(() => window.formClasses))], ["asked"]);
         await page.fill("#key-text", "admin-key-1");
         await page.click("#key button");
         await page.waitForFunction(() => document.querySelectorAll("#explain tr").length === 2, null, WAIT);

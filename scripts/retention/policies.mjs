@@ -16,7 +16,7 @@ const KINDS = ["q8", "q6", "q5", "q4", "q3", "f16", "bf16", "f32"];
 export const POLICIES = ["reconstruct:0.3", "predict:0.3", "predict:0.5", "entropy:0.5", "window:0.5", "last:0.5", "stride:0.5",
     "random:0.5", "q4+predict:0.5", "top:0.125", "q8", "q6", "q5", "q4", "q3", "reconstruct:0.5", "reconstruct:0.3,merge=fit",
     "reconstruct:0.5,merge=fit", "snap:0.5", "expected:0.5", "heavy:0.5", "keydiff:0.5", "entropy,threshold=0.5", "window:0.3",
-    "last:0.3", "stride:0.3", "random:0.3", "reconstruct:0.3,merge=keep"];
+    "last:0.3", "stride:0.3", "random:0.3"];
 
 // { kind: "format" | "attend" | "retain", kv, name, share, keys }. Throws where the text is none of
 // the forms.

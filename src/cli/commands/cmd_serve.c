@@ -360,7 +360,8 @@ static const quire_opt options[] = {
               "of a conversation, or drop tokens behind the first --context-keep ones: the older "
               "half (shift) or the oldest 64 (sinks), and the others move to lower positions, or "
               "some of the older half, chosen by the policy of --retain or keydiff:0.5 (condense); "
-              "the field context_overflow of a request overrides this" },
+              "sinks and condense need K in f16, bf16 or f32, as with --kv f16:q8; the field "
+              "context_overflow of a request overrides this" },
     { .names = { "--context-keep" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0,
       .max = QUIRE_TOKENS_MAX, .initial = "64", .offset = offsetof(quire_serve_args, context_keep),
       .help = "first tokens that shift, sinks and condense keep, rounded up to a multiple of 64; "

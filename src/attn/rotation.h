@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 typedef struct quire_rotation {
-    uint32_t d;               /* of a row; even */
+    uint32_t d;               /* turned numbers of a row, its first ones; even */
     bool has_halves;          /* pairs are (i, i + d/2), else (2i, 2i + 1) */
     const float *frequencies; /* [d / 2] radians a position; borrowed */
 } quire_rotation;
@@ -23,7 +23,7 @@ typedef struct quire_rotation {
 /* turns, [d] = cosine and sine of each pair's angle at a position, which may be negative. */
 void quire_rotation_turns(const quire_rotation *rotation, double position, float *turns);
 
-/* Turn a row, [d], in place. */
+/* Turn the first d numbers of a row in place. */
 void quire_rotation_apply(const quire_rotation *rotation, const float *turns, float *row);
 
 #endif /* QUIRE_ATTN_ROTATION_H */

@@ -57,9 +57,28 @@ bool quire_model_rope_is_plain(const quire_model_desc *desc)
            !is_normed_after;
 }
 
+bool quire_model_rope_is_movable(const quire_model_desc *desc)
+{
+    for (uint32_t il = 0; il < desc->n_layer; il++) {
+        if (desc->layer_rope[il] == QUIRE_LAYER_ROPE_WINDOW) {
+            return false;
+        }
+    }
+    return !desc->latent.is_there && (desc->parts & QUIRE_PART_ROPE_FACTORS) == 0 &&
+           quire_arch_row_get(desc->arch)->qk_norm != QUIRE_QK_NORM_ROPED;
+}
+
 quire_rotation quire_model_rotation(const quire_model_desc *desc, const float *frequencies)
 {
     return (quire_rotation){ .d = desc->d_k,
                              .has_halves = desc->rope.type == QUIRE_ROPE_NEOX,
                              .frequencies = frequencies };
+}
+
+quire_rotation quire_model_rotation_of_moves(const quire_model_desc *desc, const float *frequencies)
+{
+    quire_rotation rotation = quire_model_rotation(desc, frequencies);
+
+    rotation.d = desc->rope.n_dims;
+    return rotation;
 }

@@ -42,7 +42,7 @@ void quire_shift_k(const quire_shift *s, const quire_attn_layer *layer, const un
     const quire_tile_rows rows = { .d = layer->d_k, .n_tokens = n, .stride = layer->d_k };
     const quire_codec *codec = quire_codec_get();
 
-    if (s->delta == 0) {
+    if (s->delta == 0 || !s->has_rope) {
         memcpy(to, from, quire_tile_bytes(k->format, QUIRE_SIDE_K, layer->d_k));
         return;
     }
@@ -87,6 +87,12 @@ static void move_side_v(quire_shift *s, const quire_attn_layer *layer, uint32_t 
     }
 }
 
+void quire_shift_enter(quire_shift *s, uint32_t il, quire_attn_layer *layer)
+{
+    (void)quire_kv_layout(&s->rt->form, il, layer);
+    s->has_rope = s->rt->model->desc.layer_rope[il] != QUIRE_LAYER_ROPE_NONE;
+}
+
 /* The tokens [begin, end) move; begin is that of a tile. Errors: those of copies. */
 static int move_tokens(quire_shift *s, uint32_t begin, uint32_t end)
 {
@@ -96,7 +102,7 @@ static int move_tokens(quire_shift *s, uint32_t begin, uint32_t end)
         quire_attn_layer layer;
 
         if (desc->kv_map[il].stored >= 0) {
-            (void)quire_kv_layout(&s->rt->form, il, &layer);
+            quire_shift_enter(s, il, &layer);
             move_side_k(s, &layer, begin, end);
             move_side_v(s, &layer, begin, end);
         }
@@ -109,7 +115,7 @@ int quire_opts_shift_check(const quire_model_desc *desc, const quire_runtime_opt
 {
     const bool is_shiftable = opts->kv_elsewhere_bytes == 0 &&
                               quire_kv_groups_of(desc, opts).window == 0 &&
-                              desc->recurrent.n_layers == 0 && quire_model_rope_is_plain(desc);
+                              desc->recurrent.n_layers == 0 && quire_model_rope_is_movable(desc);
 
     return is_shiftable ? QUIRE_OK : QUIRE_UNSUPP;
 }
@@ -143,7 +149,7 @@ static int shift_begin(quire_shift *s, const quire_runtime *rt, quire_seq_id seq
         QUIRE_TRY(quire_runtime_tiles_init(&s->write_hot, rt, true, &s->status));
     }
     quire_model_rope_frequencies(rt->model, s->frequencies);
-    s->rotation = quire_model_rotation(desc, s->frequencies);
+    s->rotation = quire_model_rotation_of_moves(desc, s->frequencies);
     quire_rotation_turns(&s->rotation, (double)begin - (double)end, s->turns);
     return QUIRE_OK;
 }
@@ -234,7 +240,7 @@ static void thin_k(quire_shift *s, const thin_room *room, const quire_thinning *
             continue;
         }
         memcpy(row, s->rows + from % TILE * d, d * sizeof *row);
-        if (from != to) {
+        if (from != to && s->has_rope) {
             quire_shift_turn(s, k, layer->d_k, room->turns + (from - to) * d, row);
         }
         if (++to % TILE == 0) {
@@ -270,7 +276,7 @@ static void thin_lanes(quire_shift *s, const thin_room *room, const quire_thinni
         const quire_runtime_lane lane = quire_runtime_lane_at(s->rt, i);
         quire_attn_layer layer;
 
-        (void)quire_kv_layout(&s->rt->form, lane.layer, &layer);
+        quire_shift_enter(s, lane.layer, &layer);
         thin_k(s, room, t, &layer, lane.head, is_kept);
         thin_v(s, t, &layer, lane.head, is_kept);
     }

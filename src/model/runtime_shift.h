@@ -45,8 +45,8 @@ typedef struct quire_thinning {
  * nothing has changed, unless *is_torn, as of quire_runtime_shift(). */
 int quire_runtime_thin(quire_runtime *runtime, quire_seq_id seq, const quire_thinning *thinning,
                        bool *is_torn);
-/* QUIRE_OK, or QUIRE_UNSUPP: a rope that is not plain (rope_frequencies.h), layers that keep their
- * windows alone, recurrent layers, kv_elsewhere_bytes. */
+/* QUIRE_OK, or QUIRE_UNSUPP: a rope that is not movable (rope_frequencies.h), layers that keep
+ * their windows alone, recurrent layers, kv_elsewhere_bytes. */
 int quire_runtime_shift_check(const quire_runtime *runtime);
 /* The same of a runtime that would have these options, with formats by layer. Thread: any. */
 int quire_opts_shift_check(const quire_model_desc *desc, const quire_runtime_opts *opts);

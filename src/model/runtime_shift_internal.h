@@ -14,6 +14,7 @@ typedef struct quire_shift {
     quire_seq_table to; /* the same sequence, or another */
     uint32_t begin;
     uint32_t delta; /* tokens that leave, from `begin` on */
+    bool has_rope;  /* the layer at hand turns K */
     quire_rotation rotation;
     float frequencies[QUIRE_HEAD_DIM_MAX / 2];
     float turns[QUIRE_HEAD_DIM_MAX];
@@ -28,6 +29,8 @@ typedef struct quire_shift {
     quire_runtime_tiles write_hot;
 } quire_shift;
 
+/* layer il, with tiles of its own, is the one at hand. */
+void quire_shift_enter(quire_shift *s, uint32_t il, quire_attn_layer *layer);
 /* Turn a row of K as it is stored. turns: quire_rotation_turns(). */
 void quire_shift_turn(const quire_shift *s, const quire_attn_source *k, uint32_t d,
                       const float *turns, float *row);

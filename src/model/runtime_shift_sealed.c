@@ -225,7 +225,8 @@ static void tile_run(const move *m, const whole_side *s, range *r, uint32_t i)
     const bool reads_hot = is_hot && r->use != FROM_BUFFER && was_hot(m, i);
     const one t = { .side = s->side,
                     .rows = { .d = s->side.d, .n_tokens = n, .stride = s->side.d },
-                    .turns = s->side.side == QUIRE_SIDE_K && i >= m->begin && m->delta > 0 };
+                    .turns = s->side.side == QUIRE_SIDE_K && shift->has_rope && i >= m->begin &&
+                             m->delta > 0 };
 
     /* To a device a run of one tile: there may be holes before and behind. */
     if (reads_hot) {
@@ -285,7 +286,7 @@ static int range_run(const move *m, range *r)
         quire_attn_layer layer;
 
         if (desc->kv_map[il].stored >= 0) {
-            (void)quire_kv_layout(&m->s->rt->form, il, &layer);
+            quire_shift_enter(m->s, il, &layer);
             side_run(m, &layer, QUIRE_SIDE_K, r);
             side_run(m, &layer, QUIRE_SIDE_V, r);
         }
@@ -304,7 +305,7 @@ static int buffer_make(const move *m, range *r)
     for (uint32_t il = 0; il < desc->n_layer; il++) {
         quire_attn_layer layer;
 
-        (void)quire_kv_layout(&m->s->rt->form, il, &layer);
+        quire_shift_enter(m->s, il, &layer);
         for (uint32_t i = 0; i < 2 && desc->kv_map[il].stored >= 0; i++) {
             const whole_side s = side_of(&layer, i == 0 ? QUIRE_SIDE_K : QUIRE_SIDE_V);
 

@@ -231,17 +231,81 @@ static void refusals(void **state)
     fixture_generated_remove();
 }
 
-/* Half of each head is not turned: a turn of the whole head would damage K. */
-static void a_part_of_a_head_is_refused(void **state)
+/* Half of each head is not turned, and stays, in both orders of pairs. */
+static void a_part_of_a_head_turns(void **state)
 {
+    static const char *const archs[] = { "glm4", "gemma" };
     gguf_gen_opts o = fixture_llama("shifted", 1, N_VOCAB, 512, 3);
+
+    (void)state;
+    o.vocab = GGUF_GEN_VOCAB_BPE;
+    o.n_rot = 16;
+    for (size_t i = 0; i < sizeof archs / sizeof archs[0]; i++) {
+        (void)snprintf(o.arch, sizeof o.arch, "%s", archs[i]);
+        o.is_tied = i == 1;
+        check_shift(&o, QUIRE_FORMAT_F32, QUIRE_FORMAT_F32, 1e-3);
+        check_shift(&o, QUIRE_FORMAT_F16, QUIRE_FORMAT_F16, 2e-2);
+    }
+}
+
+static void keys_of_layer(quire_runtime *runtime, quire_seq_id seq, uint32_t layer, uint32_t n,
+                          float *keys)
+{
+    const quire_runtime_lane lane = { layer, 1 };
+    quire_runtime_rows rows;
+
+    assert_int_equal(quire_runtime_rows_begin(runtime, seq, seq, &rows), QUIRE_OK);
+    quire_runtime_rows_keys(&rows, lane, n, keys);
+    assert_int_equal(quire_runtime_rows_end(&rows), QUIRE_OK);
+}
+
+/* smollm3: layer 3 has no rope, so its rows of K keep their bits. Those of layer 0 turn. */
+static void layers_without_a_rope_do_not_turn(void **state)
+{
+    enum {
+        N_KEYS = N_TEXT * 32
+    };
+    static float before[2][N_KEYS], after[2][N_KEYS];
+    gguf_gen_opts o = fixture_llama("shifted", 4, N_VOCAB, 512, 3);
+    quire_model *model;
+    quire_runtime *runtime;
+    quire_seq_id seq;
+
+    (void)state;
+    (void)snprintf(o.arch, sizeof o.arch, "smollm3");
+    o.vocab = GGUF_GEN_VOCAB_BPE;
+    model = fixture_open(fixture_generate(&o));
+    runtime = open_runtime(model, QUIRE_FORMAT_F16, QUIRE_FORMAT_F16, 64);
+    seq = fixture_seq(runtime);
+    (void)fixture_step(runtime, seq, text, N_TEXT, QUIRE_LOGITS_NONE);
+    keys_of_layer(runtime, seq, 0, N_TEXT, before[0]);
+    keys_of_layer(runtime, seq, 3, N_TEXT, before[1]);
+    assert_int_equal(quire_runtime_shift(runtime, seq, 64, 192, &is_torn), QUIRE_OK);
+    keys_of_layer(runtime, seq, 0, N_TEXT - 128, after[0]);
+    keys_of_layer(runtime, seq, 3, N_TEXT - 128, after[1]);
+    assert_memory_equal(after[1] + 64 * 32, before[1] + 192 * 32, (N_TEXT - 192) * 32 * 4);
+    assert_memory_not_equal(after[0] + 64 * 32, before[0] + 192 * 32, (N_TEXT - 192) * 32 * 4);
+    quire_runtime_destroy(runtime);
+    quire_model_close(model);
+    fixture_generated_remove();
+    o = fixture_llama("shifted", 1, N_VOCAB, 512, 3);
+    (void)snprintf(o.arch, sizeof o.arch, "granite");
+    o.vocab = GGUF_GEN_VOCAB_BPE;
+    o.has_no_rope = true;
+    check_shift(&o, QUIRE_FORMAT_F32, QUIRE_FORMAT_F32, 1e-3);
+    check_shift(&o, QUIRE_FORMAT_F16, QUIRE_FORMAT_F16, 2e-2);
+}
+
+/* A row has turned numbers behind those that V is made of: a turn of its first ones would damage
+ * both. */
+static void latent_rows_are_refused(void **state)
+{
+    gguf_gen_opts o;
     quire_model *model;
     quire_runtime *runtime;
 
     (void)state;
-    (void)snprintf(o.arch, sizeof o.arch, "glm4");
-    o.vocab = GGUF_GEN_VOCAB_BPE;
-    o.n_rot = 16;
+    assert_true(gguf_gen_shape("tiny-deepseek2", &o));
     model = fixture_open(fixture_generate(&o));
     runtime = open_runtime(model, QUIRE_FORMAT_F16, QUIRE_FORMAT_F16, 64);
     assert_int_equal(quire_runtime_shift_check(runtime), QUIRE_UNSUPP);
@@ -606,7 +670,9 @@ int main(void)
         cmocka_unit_test(shared_pages_stay),
         cmocka_unit_test(short_memory),
         cmocka_unit_test(refusals),
-        cmocka_unit_test(a_part_of_a_head_is_refused),
+        cmocka_unit_test(a_part_of_a_head_turns),
+        cmocka_unit_test(layers_without_a_rope_do_not_turn),
+        cmocka_unit_test(latent_rows_are_refused),
         cmocka_unit_test(each_lane_keeps_its_own),
         cmocka_unit_test(the_first_tokens_keep_their_bits),
         cmocka_unit_test(thinning_is_refused),

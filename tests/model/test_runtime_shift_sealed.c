@@ -18,6 +18,7 @@
 #include "model_fixture.h"
 #include "quire/attn.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -223,6 +224,29 @@ static void shifted_is_shorter(void **state)
     fixture_generated_remove();
 }
 
+/* Half of a head is not turned, or no head is. */
+static void other_ropes_are_shorter(void **state)
+{
+    gguf_gen_opts partial = fixture_llama("shifted", 1, N_VOCAB, 1024, 3), none = partial;
+
+    (void)state;
+    (void)snprintf(partial.arch, sizeof partial.arch, "glm4");
+    partial.n_rot = 16;
+    (void)snprintf(none.arch, sizeof none.arch, "granite");
+    none.has_no_rope = true;
+    for (uint32_t i = 0; i < 2; i++) {
+        gguf_gen_opts *o = i == 0 ? &partial : &none;
+        quire_model *model;
+
+        o->vocab = GGUF_GEN_VOCAB_BPE;
+        model = fixture_open(fixture_generate(o));
+        check_shift(model, &cuts[0]);
+        check_shift(model, &cuts[3]);
+        quire_model_close(model);
+        fixture_generated_remove();
+    }
+}
+
 /* ---- bits ---- */
 
 typedef enum move {
@@ -390,11 +414,9 @@ static void failed_copies_lose_the_device(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shifted_is_shorter),
-        cmocka_unit_test(moves_have_the_same_bits),
-        cmocka_unit_test(shared_pages_stay),
-        cmocka_unit_test(one_context_is_enough),
-        cmocka_unit_test(failed_copies_lose_the_device),
+        cmocka_unit_test(shifted_is_shorter),       cmocka_unit_test(other_ropes_are_shorter),
+        cmocka_unit_test(moves_have_the_same_bits), cmocka_unit_test(shared_pages_stay),
+        cmocka_unit_test(one_context_is_enough),    cmocka_unit_test(failed_copies_lose_the_device),
     };
 
     for (uint32_t i = 0; i < N_TEXT + N_NEXT; i++) {

@@ -91,6 +91,17 @@ static void crossed_fill(gguf_gen_opts *gen)
     }
 }
 
+static gguf_gen_opts latent_make(void)
+{
+    gguf_gen_opts gen;
+
+    assert_true(gguf_gen_shape("tiny-deepseek2", &gen));
+    gen.type = GGML_TYPE_Q8_0;
+    gen.n_layer = N_LAYER;
+    gen.n_ctx = N_CTX;
+    return gen;
+}
+
 /* Weights in Q8_0: a row has the same bits in a step of any shape. */
 static gguf_gen_opts model_of(const char *kind)
 {
@@ -99,6 +110,9 @@ static gguf_gen_opts model_of(const char *kind)
     quire_error err = QUIRE_ERROR_INIT;
     const char *scheme = kind;
 
+    if (strcmp(kind, "deepseek2") == 0) {
+        return latent_make();
+    }
     if (strncmp(kind, "gemma", 5) == 0) {
         gemma_fill(&gen, kind);
         return gen;
@@ -317,6 +331,17 @@ static void test_in_a_file(void **state)
     (void)state;
     for (size_t i = 0; i < N_KINDS; i++) {
         check_answers(&(setting){ .kind = kinds[i], .format = QUIRE_FORMAT_F16, .is_small = true });
+    }
+}
+
+/* V is a part of K and is not stored. */
+static void test_latent_in_a_file(void **state)
+{
+    static const quire_format formats[] = { QUIRE_FORMAT_F16, QUIRE_FORMAT_Q8, QUIRE_FORMAT_Q4 };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {
+        check_answers(&(setting){ .kind = "deepseek2", .format = formats[i], .is_small = true });
     }
 }
 
@@ -649,6 +674,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_in_a_file),
+        cmocka_unit_test(test_latent_in_a_file),
         cmocka_unit_test(test_formats_and_threads),
         cmocka_unit_test(test_below_a_device),
         cmocka_unit_test(test_in_a_file_below_a_device),

@@ -1,6 +1,7 @@
 /* test_tier_families.c - families whose layers keep different things, over a directory: heads of
- * two sizes, layers that read other layers' K and V, sinks beside windows, states. A hit has the
- * answer of a miss, and after a restart hits are as deep as in memory.
+ * two sizes, layers that read other layers' K and V, sinks beside windows, windows in chunks,
+ * latent rows, states. A hit has the answer of a miss, and after a restart hits are as deep as in
+ * memory.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -28,6 +29,9 @@ static const spec specs[] = {
     { "gemma4", QUIRE_FORMAT_Q4, false }, /* sealed: both forms of heads of both sizes */
     { "gemma3n", QUIRE_FORMAT_Q8, false },
     { "gpt-oss", QUIRE_FORMAT_F32, false },
+    { "llama4", QUIRE_FORMAT_F16, false }, /* windows in chunks */
+    { "deepseek2", QUIRE_FORMAT_F16, false },
+    { "deepseek2", QUIRE_FORMAT_Q4, false },
     { "qwen35", QUIRE_FORMAT_F16, true },
 };
 

@@ -225,7 +225,7 @@ function testRun() {
 
 function testUsage() {
     for (const [list, message] of [[["--models", "none"], /--models 'none' is unknown/], [["--policies", "none:0.5"], /'none:0.5' is none of/],
-        [["--only", "cells"], /--only 'cells' is unknown/], [["--jobs", "0"], /--jobs 0: a number above 0/]]) {
+        [["--only", "cells"], /--only 'cells' is unknown/], [["--jobs", "0"], /--jobs 0: a whole number from 1/]]) {
         const done = script(list);
         assert.equal(done.status, 2);
         assert.match(done.stderr, message);

@@ -116,9 +116,16 @@ void quire_device_info_get(const quire_device *device, quire_device_info *out);
 /* info.is_lost alone, without a question to the driver: for each step. */
 bool quire_device_is_lost(const quire_device *device);
 
-/* Whose queue the device's work is in: of an owner in this process, whose own work is there, too
- * (ggml's Vulkan backend, in programs with -ngl). NULL: a queue of its own. */
+/* Whose work layers with rows on the device come between (quire_attn_device.queue()): that of an
+ * owner in this process (ggml's backend of the card, in programs with -ngl). NULL: nobody's. */
 const void *quire_device_queue_owner(const quire_device *device);
+
+/* Give a device an owner whose work is in another queue of the same card (CUDA: another stream).
+ * Two events of the driver's order both queues. The owner records `before` behind the work that a
+ * layer needs, then calls queue(), then has its queue wait for `behind`, which the device records
+ * behind the layer. The host waits for neither. The events live until the last queue() has
+ * returned. Errors: QUIRE_UNSUPP (the device has no queue beside another one), QUIRE_LOST. */
+int quire_device_queue_share(quire_device *device, const void *owner, void *before, void *behind);
 
 /* ---- memory ---- */
 

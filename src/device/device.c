@@ -132,6 +132,13 @@ const void *quire_device_queue_owner(const quire_device *device)
     return device->ops->queue_owner != NULL ? device->ops->queue_owner(device) : NULL;
 }
 
+int quire_device_queue_share(quire_device *device, const void *owner, void *before, void *behind)
+{
+    QUIRE_FAIL_IF(device->is_lost, QUIRE_LOST);
+    QUIRE_FAIL_IF(device->ops->queue_share == NULL, QUIRE_UNSUPP);
+    return device->ops->queue_share(device, owner, before, behind);
+}
+
 int quire_device_alloc(quire_device *device, quire_device_kind kind, uint64_t bytes,
                        quire_device_memory *out)
 {

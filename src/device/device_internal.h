@@ -16,6 +16,8 @@ typedef struct quire_device_ops {
     void (*close)(quire_device *device);
     void (*info)(const quire_device *device, quire_device_info *out);
     const void *(*queue_owner)(const quire_device *device); /* NULL: its queue is its own */
+    /* NULL: nobody's queue can be beside. */
+    int (*queue_share)(quire_device *device, const void *owner, void *before, void *behind);
     int (*alloc)(quire_device *device, quire_device_kind kind, uint64_t bytes,
                  quire_device_memory *out);
     void (*free)(quire_device *device, quire_device_memory *memory);

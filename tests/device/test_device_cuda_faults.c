@@ -49,6 +49,27 @@ static void test_cards(void **state)
     assert_int_equal(fake_cuda_seen().n_errors, 0);
 }
 
+/* A card's device takes an owner of work beside its own, the CPU's does not. */
+static void test_owner(void **state)
+{
+    quire_device_opts opts = QUIRE_DEVICE_OPTS_INIT;
+    quire_device *device;
+    int owner, before, behind;
+
+    (void)state;
+    opts.attn = fixture_small_opts();
+    assert_int_equal(quire_device_open(&device, "cpu", &opts, NULL), QUIRE_OK);
+    assert_int_equal(quire_device_queue_share(device, &owner, &before, &behind), QUIRE_UNSUPP);
+    quire_device_close(device);
+    assert_int_equal(quire_device_open(&device, "cuda0", &opts, NULL), QUIRE_OK);
+    assert_null(quire_device_queue_owner(device));
+    assert_null(quire_device_attention(device).queue);
+    assert_int_equal(quire_device_queue_share(device, &owner, &before, &behind), QUIRE_OK);
+    assert_ptr_equal(quire_device_queue_owner(device), &owner);
+    assert_non_null(quire_device_attention(device).queue);
+    quire_device_close(device);
+}
+
 /* Without a driver, and with a driver without cards. */
 static void test_no_driver(void **state)
 {
@@ -276,11 +297,11 @@ static void test_events(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cards),  cmocka_unit_test(test_no_driver),
-        cmocka_unit_test(test_calls),  cmocka_unit_test(test_launch),
-        cmocka_unit_test(test_memory), cmocka_unit_test(test_loss),
-        cmocka_unit_test(test_events), cmocka_unit_test(test_late_copy),
-        cmocka_unit_test(test_beside),
+        cmocka_unit_test(test_cards),     cmocka_unit_test(test_owner),
+        cmocka_unit_test(test_no_driver), cmocka_unit_test(test_calls),
+        cmocka_unit_test(test_launch),    cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_loss),      cmocka_unit_test(test_events),
+        cmocka_unit_test(test_late_copy), cmocka_unit_test(test_beside),
     };
     const conformance_device device = { .name = "cuda", .open = open_cuda };
     int rc;

@@ -65,6 +65,14 @@ static const void *card_queue_owner(const quire_device *device)
     return card->calls->queue_owner != NULL ? card->calls->queue_owner(card) : NULL;
 }
 
+static int card_queue_share(quire_device *device, const void *owner, void *before, void *behind)
+{
+    quire_card *card = (quire_card *)device;
+
+    QUIRE_FAIL_IF(card->calls->queue_share == NULL, QUIRE_UNSUPP);
+    return card->calls->queue_share(card, owner, before, behind);
+}
+
 static int card_alloc(quire_device *device, quire_device_kind kind, uint64_t bytes,
                       quire_device_memory *out)
 {
@@ -183,6 +191,7 @@ static const quire_device_ops card_ops = {
     .close = card_close,
     .info = card_info,
     .queue_owner = card_queue_owner,
+    .queue_share = card_queue_share,
     .alloc = card_alloc,
     .free = card_free,
     .copy = card_copy,

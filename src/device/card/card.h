@@ -53,6 +53,11 @@ typedef struct quire_card_calls {
     size_t piece_bytes; /* of the own struct for memory, which begins with quire_card_piece */
     void (*info)(const quire_card *card, quire_device_info *out);
     const void *(*queue_owner)(const quire_card *card); /* NULL: its queue is its own */
+    /* Of an interface whose devices have queues beside the owner's; NULL: there are none. As
+     * quire_device_queue_share(). */
+    int (*queue_share)(quire_card *card, const void *owner, void *before, void *behind);
+    int (*behind_owner)(quire_card *card); /* behind begin: the piece comes behind its work */
+    int (*before_owner)(quire_card *card); /* behind end: its later work comes behind the piece */
     int (*queue_open)(quire_card *card);
     void (*close)(quire_card *card); /* the queue, if it is open, and the context */
     int (*piece_make)(quire_card *card, quire_device_kind kind, uint64_t bytes,
@@ -70,8 +75,7 @@ typedef struct quire_card_calls {
     int (*begin)(quire_card *card);
     /* Bytes of the host's, a multiple of 4, to the begin of memory of the card: between begin and
      * end, for a device with a queue_owner() alone. They may change when it returns. */
-    void (*write)(quire_card *card, const quire_device_memory *to, const void *from,
-                  uint64_t bytes);
+    int (*write)(quire_card *card, const quire_device_memory *to, const void *from, uint64_t bytes);
     int (*dispatch)(quire_card *card, const quire_card_dispatch *dispatch);
     void (*barrier)(quire_card *card);
     int (*end)(quire_card *card, int status);

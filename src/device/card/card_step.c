@@ -472,11 +472,16 @@ static uint64_t queued_fill(quire_card *card, const quire_attn_layer *layer)
 static int queued_work(quire_card *card, const quire_attn_layer *layer, unsigned what,
                        attn_job *job, uint32_t rows_max, uint64_t bytes)
 {
-    card->calls->write(card, &card->queued, card->queued_host, bytes);
-    card->calls->barrier(card);
+    const quire_card_calls *calls = card->calls;
+
+    if (calls->behind_owner != NULL) {
+        QUIRE_TRY(calls->behind_owner(card));
+    }
+    QUIRE_TRY(calls->write(card, &card->queued, card->queued_host, bytes));
+    calls->barrier(card);
     if ((what & QUIRE_ATTN_QUEUE_APPEND) != 0) {
         QUIRE_TRY(append_sides(card, layer));
-        card->calls->barrier(card);
+        calls->barrier(card);
     }
     return rows_max > 0 ? attn_all(card, layer, job, rows_max) : QUIRE_OK;
 }
@@ -494,5 +499,6 @@ int quire_card_queue(quire_card *card, const quire_attn_layer *layer, unsigned w
         QUIRE_TRY(attn_prepare(card, layer, &job, &rows_max));
     }
     QUIRE_TRY(card->calls->begin(card));
-    return work_end(card, queued_work(card, layer, what, &job, rows_max, bytes));
+    QUIRE_TRY(work_end(card, queued_work(card, layer, what, &job, rows_max, bytes)));
+    return card->calls->before_owner != NULL ? card->calls->before_owner(card) : QUIRE_OK;
 }

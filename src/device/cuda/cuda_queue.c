@@ -5,9 +5,8 @@
 #include "device/cuda/cuda_internal.h"
 #include "device/cuda/cuda_kernels.h"
 
-/* The status for a result; notes the loss of the device. After a fault of a kernel, or of the card,
- * the driver refuses all further work in the process. */
-static int status_of(quire_cuda *cuda, quire_cuda_result result)
+/* After a fault of a kernel, or of the card, the driver refuses all further work in the process. */
+int quire_cuda_status(quire_cuda *cuda, quire_cuda_result result)
 {
     switch (result) {
     case QUIRE_CUDA_SUCCESS:
@@ -32,7 +31,7 @@ static int status_of(quire_cuda *cuda, quire_cuda_result result)
 
 static int use(quire_cuda *cuda)
 {
-    return status_of(cuda, quire_cuda_context_use(cuda->context));
+    return quire_cuda_status(cuda, quire_cuda_context_use(cuda->context));
 }
 
 /* ---- the streams ---- */
@@ -41,10 +40,11 @@ static int line_open(quire_cuda *cuda, quire_cuda_line *line)
 {
     const quire_cuda_calls *c = &cuda->context->calls;
 
-    QUIRE_TRY(status_of(cuda, c->StreamCreate(&line->stream, QUIRE_CUDA_STREAM_NON_BLOCKING)));
+    QUIRE_TRY(
+        quire_cuda_status(cuda, c->StreamCreate(&line->stream, QUIRE_CUDA_STREAM_NON_BLOCKING)));
     for (uint32_t i = 0; i < QUIRE_CUDA_EVENTS; i++) {
-        QUIRE_TRY(
-            status_of(cuda, c->EventCreate(&line->events[i], QUIRE_CUDA_EVENT_DISABLE_TIMING)));
+        QUIRE_TRY(quire_cuda_status(
+            cuda, c->EventCreate(&line->events[i], QUIRE_CUDA_EVENT_DISABLE_TIMING)));
     }
     return QUIRE_OK;
 }
@@ -114,7 +114,7 @@ static int line_wait(quire_cuda *cuda, quire_cuda_line *line, uint64_t n_submitt
     }
     event = event_behind(line, n_submitted, &value);
     QUIRE_TRY(settled(cuda, use(cuda)));
-    QUIRE_TRY(settled(cuda, status_of(cuda, cuda->context->calls.EventSynchronize(event))));
+    QUIRE_TRY(settled(cuda, quire_cuda_status(cuda, cuda->context->calls.EventSynchronize(event))));
     line->n_done = value;
     return QUIRE_OK;
 }
@@ -149,8 +149,8 @@ static int line_end(quire_cuda *cuda, quire_cuda_line *line, uint64_t *n_submitt
 {
     const uint64_t value = *n_submitted + 1;
     const quire_cuda_event event = line->events[value % QUIRE_CUDA_EVENTS];
-    const int rc =
-        settled(cuda, status_of(cuda, cuda->context->calls.EventRecord(event, line->stream)));
+    const int rc = settled(
+        cuda, quire_cuda_status(cuda, cuda->context->calls.EventRecord(event, line->stream)));
 
     if (rc == QUIRE_OK) {
         *n_submitted = value;
@@ -175,9 +175,9 @@ static int copies_queue(quire_cuda *cuda, const quire_cuda_line *line,
         const quire_cuda_piece *to = p->to->ctx;
         const quire_cuda_piece *from = p->from->ctx;
 
-        status = status_of(cuda, cuda->context->calls.MemcpyAsync(to->addr + p->to_offset,
-                                                                  from->addr + p->from_offset,
-                                                                  p->bytes, line->stream));
+        status = quire_cuda_status(cuda, cuda->context->calls.MemcpyAsync(
+                                             to->addr + p->to_offset, from->addr + p->from_offset,
+                                             p->bytes, line->stream));
     }
     return status;
 }
@@ -201,8 +201,8 @@ int quire_cuda_copy_beside(quire_card *card, const quire_device_piece *pieces, u
     if (last > line->n_done) {
         const quire_cuda_event event = event_behind(line, last, &last);
 
-        status =
-            status_of(cuda, cuda->context->calls.StreamWaitEvent(cuda->beside.stream, event, 0));
+        status = quire_cuda_status(
+            cuda, cuda->context->calls.StreamWaitEvent(cuda->beside.stream, event, 0));
     }
     QUIRE_TRY(status);
     return line_end(cuda, &cuda->beside, &card->n_beside,
@@ -217,7 +217,7 @@ int quire_cuda_join(quire_card *card, uint64_t value)
         return QUIRE_OK;
     }
     QUIRE_TRY(use(cuda));
-    return status_of(
+    return quire_cuda_status(
         cuda, cuda->context->calls.StreamWaitEvent(
                   cuda->line.stream, event_behind(&cuda->beside, card->n_beside, &value), 0));
 }
@@ -237,9 +237,9 @@ int quire_cuda_dispatch(quire_card *card, const quire_card_dispatch *dispatch)
     void *arguments[] = { &push, &constants };
     quire_cuda_function function;
 
-    QUIRE_TRY(status_of(cuda, quire_cuda_kernel_get(cuda->context, dispatch->kernel,
-                                                    &dispatch->constants, &function)));
-    return status_of(
+    QUIRE_TRY(quire_cuda_status(cuda, quire_cuda_kernel_get(cuda->context, dispatch->kernel,
+                                                            &dispatch->constants, &function)));
+    return quire_cuda_status(
         cuda, cuda->context->calls.LaunchKernel(function, dispatch->groups[0], dispatch->groups[1],
                                                 dispatch->groups[2], QUIRE_CUDA_THREADS, 1, 1,
                                                 floats * (unsigned)sizeof(float), cuda->line.stream,
@@ -257,12 +257,13 @@ int quire_cuda_piece_make(quire_card *card, quire_device_kind kind, uint64_t byt
 
     QUIRE_TRY(use(cuda));
     if (kind == QUIRE_DEVICE_PAGES) {
-        QUIRE_TRY(status_of(cuda, c->MemAlloc(&piece->addr, bytes)));
+        QUIRE_TRY(quire_cuda_status(cuda, c->MemAlloc(&piece->addr, bytes)));
     } else {
-        QUIRE_TRY(status_of(
+        QUIRE_TRY(quire_cuda_status(
             cuda, c->MemHostAlloc(&piece->host, bytes,
                                   QUIRE_CUDA_HOST_ALLOC_PORTABLE | QUIRE_CUDA_HOST_ALLOC_MAPPED)));
-        QUIRE_TRY(status_of(cuda, c->MemHostGetDevicePointer(&piece->addr, piece->host, 0)));
+        QUIRE_TRY(
+            quire_cuda_status(cuda, c->MemHostGetDevicePointer(&piece->addr, piece->host, 0)));
     }
     out->host = piece->host;
     out->addr = (unsigned char *)(uintptr_t)piece->addr;

@@ -59,8 +59,8 @@ void quire_vulkan_close(quire_card *card);
 int quire_vulkan_copy(quire_card *card, const quire_device_piece *pieces, uint32_t n_pieces);
 int quire_vulkan_wait(quire_card *card, uint64_t value);
 int quire_vulkan_begin(quire_card *card);
-void quire_vulkan_write(quire_card *card, const quire_device_memory *to, const void *from,
-                        uint64_t bytes);
+int quire_vulkan_write(quire_card *card, const quire_device_memory *to, const void *from,
+                       uint64_t bytes);
 int quire_vulkan_dispatch(quire_card *card, const quire_card_dispatch *dispatch);
 void quire_vulkan_barrier(quire_card *card);
 int quire_vulkan_end(quire_card *card, int status);

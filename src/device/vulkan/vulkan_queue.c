@@ -165,8 +165,8 @@ int quire_vulkan_begin(quire_card *card)
     return QUIRE_OK;
 }
 
-void quire_vulkan_write(quire_card *card, const quire_device_memory *to, const void *from,
-                        uint64_t bytes)
+int quire_vulkan_write(quire_card *card, const quire_device_memory *to, const void *from,
+                       uint64_t bytes)
 {
     const quire_vulkan *v = (const quire_vulkan *)card;
     const quire_vulkan_piece *piece = to->ctx;
@@ -177,6 +177,7 @@ void quire_vulkan_write(quire_card *card, const quire_device_memory *to, const v
         v->context->CmdUpdateBuffer(commands_of(v), piece->buffer, at, n,
                                     (const unsigned char *)from + at);
     }
+    return QUIRE_OK;
 }
 
 int quire_vulkan_dispatch(quire_card *card, const quire_card_dispatch *dispatch)

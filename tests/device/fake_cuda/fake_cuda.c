@@ -24,6 +24,7 @@ static bool is_initialized;
 static const char *fail_call;
 static uint32_t fail_in;
 static int fail_result;
+static bool hurries;
 
 struct quire_cuda_module_object {
     const char *ptx;
@@ -51,6 +52,12 @@ void fake_cuda_repair(void)
     fake_cuda_fail(NULL, 0, 0);
     fake_cuda_fault(UINT32_MAX, 0);
     fake_cuda_limit(0);
+    fake_cuda_hurry(false);
+}
+
+void fake_cuda_hurry(bool on)
+{
+    hurries = on;
 }
 
 fake_cuda_counts fake_cuda_seen(void)
@@ -228,7 +235,15 @@ static int stream_end(quire_cuda_stream stream)
 }
 CALL(cuStreamDestroy_v2, (quire_cuda_stream stream), false, stream_end(stream))
 
-CALL(cuStreamSynchronize, (quire_cuda_stream stream), true, fake_work_do(stream, NULL))
+/* Wait for the work in front of an event, or for all. */
+static int host_wait(quire_cuda_stream stream, quire_cuda_event until)
+{
+    fake_counts.n_waits +=
+        stream->first != NULL && (until == NULL || until->n_done < until->n_recorded);
+    return fake_work_do(stream, until);
+}
+
+CALL(cuStreamSynchronize, (quire_cuda_stream stream), true, host_wait(stream, NULL))
 
 CALL(cuStreamWaitEvent, (quire_cuda_stream stream, quire_cuda_event event, unsigned flags), true,
      event->ctx == stream->ctx && stream->ctx == ctx_now && flags == 0
@@ -265,7 +280,10 @@ CALL(cuEventRecord, (quire_cuda_event event, quire_cuda_stream stream), true,
      event->ctx == stream->ctx && stream->ctx == ctx_now ? fake_event_queue(stream, event)
                                                          : FAKE_ERROR())
 CALL(cuEventSynchronize, (quire_cuda_event event), true,
-     event->stream != NULL ? fake_work_do(event->stream, event) : QUIRE_CUDA_SUCCESS)
+     event->stream != NULL ? host_wait(event->stream, event) : QUIRE_CUDA_SUCCESS)
+
+CALL(cuLaunchHostFunc, (quire_cuda_stream stream, void (*function)(void *ctx), void *ctx), true,
+     stream->ctx == ctx_now ? fake_host_queue(stream, function, ctx) : FAKE_ERROR())
 
 static int module_load(quire_cuda_module *out, const char *ptx)
 {
@@ -307,11 +325,15 @@ CALL(cuModuleGetFunction, (quire_cuda_function * out, quire_cuda_module module, 
 static int launch(quire_cuda_function function, const unsigned groups[3], const unsigned threads[3],
                   unsigned shared_bytes, quire_cuda_stream stream, void **arguments)
 {
+    int result;
+
     if (threads[0] != QUIRE_CUDA_THREADS || threads[1] != 1 || threads[2] != 1 ||
         stream->ctx != ctx_now) {
         return FAKE_ERROR();
     }
-    return fake_kernel_queue(stream, function, groups, shared_bytes, arguments[0], arguments[1]);
+    result = fake_kernel_queue(stream, function, groups, shared_bytes, arguments[0], arguments[1]);
+    return result == QUIRE_CUDA_SUCCESS && hurries && !stream->has_host ? fake_work_do(stream, NULL)
+                                                                        : result;
 }
 CALL(cuLaunchKernel,
      (quire_cuda_function function, unsigned x, unsigned y, unsigned z, unsigned threads_x,

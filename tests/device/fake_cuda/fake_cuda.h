@@ -38,12 +38,17 @@ void fake_cuda_fault(uint32_t n, int result);
 /* Cards are whole again, and nothing fails. */
 void fake_cuda_repair(void);
 
+/* Kernels are done at once, in streams without functions of the host's (cuLaunchHostFunc()): too
+ * early, unless the stream waits for an event. */
+void fake_cuda_hurry(bool hurries);
+
 /* The largest memory that a card gives, all together. 0: FAKE_CUDA_MEMORY_BYTES. */
 void fake_cuda_limit(uint64_t bytes);
 
 typedef struct fake_cuda_counts {
     uint64_t n_blocks;  /* that kernels ran */
     uint64_t n_kernels; /* that were done */
+    uint64_t n_waits;   /* of the host, for work that was not done */
     uint32_t n_pieces;  /* of memory that was not freed; streams, events and modules, too */
     uint32_t n_errors;  /* calls that a right program does not make */
 } fake_cuda_counts;

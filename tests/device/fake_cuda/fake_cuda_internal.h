@@ -42,6 +42,7 @@ struct quire_cuda_stream_object {
     uint64_t id;                           /* no two streams have the same, ever */
     uint64_t n_queued;
     uint64_t n_done;
+    bool has_host; /* a function of the host's was queued */
 };
 
 extern fake_cuda_counts fake_counts;
@@ -62,6 +63,7 @@ int fake_copy_queue(quire_cuda_stream stream, quire_cuda_addr to, quire_cuda_add
 int fake_kernel_queue(quire_cuda_stream stream, quire_cuda_function function,
                       const unsigned groups[3], unsigned shared_bytes, const quire_card_push *push,
                       const quire_card_constants *constants);
+int fake_host_queue(quire_cuda_stream stream, void (*function)(void *ctx), void *ctx);
 int fake_event_queue(quire_cuda_stream stream, quire_cuda_event event);
 /* Later work of the stream comes behind the work that the event was recorded behind last. */
 int fake_wait_queue(quire_cuda_stream stream, quire_cuda_event event);

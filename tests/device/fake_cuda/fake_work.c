@@ -26,6 +26,8 @@ typedef struct fake_work {
     unsigned shared_bytes;
     quire_cuda_addr to, from;
     size_t bytes;
+    void (*host)(void *ctx); /* NULL: none */
+    void *host_ctx;
 } fake_work;
 
 static uint32_t fault_in; /* pieces of work, 0: none */
@@ -179,6 +181,16 @@ int fake_kernel_queue(quire_cuda_stream stream, quire_cuda_function function,
     return QUIRE_CUDA_SUCCESS;
 }
 
+int fake_host_queue(quire_cuda_stream stream, void (*function)(void *ctx), void *ctx)
+{
+    fake_work *w = work_add(stream);
+
+    w->host = function;
+    w->host_ctx = ctx;
+    stream->has_host = true;
+    return QUIRE_CUDA_SUCCESS;
+}
+
 int fake_event_queue(quire_cuda_stream stream, quire_cuda_event event)
 {
     fake_work *w = work_add(stream);
@@ -218,6 +230,8 @@ static void work_do(quire_cuda_ctx ctx, const fake_work *w)
     }
     if (w->function != NULL) {
         kernel_run(w);
+    } else if (w->host != NULL) {
+        w->host(w->host_ctx);
     } else if (fake_memory_has(ctx, w->to, w->bytes) && fake_memory_has(ctx, w->from, w->bytes)) {
         memmove((void *)(uintptr_t)w->to, (const void *)(uintptr_t)w->from, w->bytes);
     } else {

@@ -11,7 +11,8 @@ set(QUIRE_TRAIN AUTO CACHE STRING "Training: quire train")
 set(QUIRE_VULKAN AUTO CACHE STRING "Devices by Vulkan: its headers, glslc; the loader is found at run time")
 set(QUIRE_CUDA AUTO CACHE STRING "Devices by CUDA: clang, which compiles kernels to PTX; the driver is found at run time")
 set(QUIRE_GGML_VULKAN AUTO CACHE STRING "Weights on cards (-ngl): ggml's Vulkan backend, by scripts/setup.sh vulkan")
-set_property(CACHE QUIRE_GGML_VULKAN QUIRE_CUDA QUIRE_VULKAN QUIRE_MODEL QUIRE_CMOCKA QUIRE_URING QUIRE_VALKEY QUIRE_KV_EVENTS QUIRE_PULL QUIRE_JINJA QUIRE_EDIT QUIRE_TRAIN
+set(QUIRE_GGML_CUDA AUTO CACHE STRING "Weights on NVIDIA's cards (-ngl): ggml's CUDA backend, by scripts/setup.sh cuda")
+set_property(CACHE QUIRE_GGML_CUDA QUIRE_GGML_VULKAN QUIRE_CUDA QUIRE_VULKAN QUIRE_MODEL QUIRE_CMOCKA QUIRE_URING QUIRE_VALKEY QUIRE_KV_EVENTS QUIRE_PULL QUIRE_JINJA QUIRE_EDIT QUIRE_TRAIN
              PROPERTY STRINGS AUTO ON OFF)
 
 # Tested versions of ggml; the soname says nothing before 1.0, so both ends are bounded.
@@ -230,6 +231,34 @@ if(QUIRE_HAS_MODEL AND QUIRE_HAS_VULKAN AND NOT QUIRE_GGML_VULKAN STREQUAL "OFF"
     endif()
 endif()
 
+# ggml's CUDA backend, too, with the list of NVIDIA's libraries that it needs (scripts/cuda.sh). The
+# driver's library is none of them: NVIDIA's runtime library opens it when it is first used.
+set(QUIRE_HAS_GGML_CUDA OFF)
+if(QUIRE_HAS_MODEL AND QUIRE_HAS_CUDA AND NOT QUIRE_GGML_CUDA STREQUAL "OFF")
+    get_filename_component(prefix "${llama_DIR}/../../.." ABSOLUTE)
+    set(QUIRE_GGML_CUDA_DIR "${prefix}/quire-ggml-cuda" CACHE PATH "Where ggml's CUDA backend is")
+    set(backend "${QUIRE_GGML_CUDA_DIR}")
+    if(EXISTS "${backend}/lib/libggml-cuda.a")
+        file(STRINGS "${backend}/libraries" libraries)
+        foreach(library IN LISTS libraries)
+            if(NOT EXISTS "${library}")
+                message(FATAL_ERROR "${backend} was built with ${library}, which is not there any more. \
+scripts/setup.sh cuda builds it anew when ${backend} is removed; -DQUIRE_GGML_CUDA=OFF builds without it.")
+            endif()
+        endforeach()
+        set(QUIRE_HAS_GGML_CUDA ON)
+        # They may lie outside of the system's folders.
+        set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
+        add_library(quire_ggml_cuda INTERFACE)
+        target_include_directories(quire_ggml_cuda SYSTEM INTERFACE "${backend}/include")
+        target_link_libraries(quire_ggml_cuda INTERFACE
+                              "${backend}/lib/libggml-cuda.a" ggml::ggml-base ${libraries}
+                              Threads::Threads ${CMAKE_DL_LIBS} rt stdc++)
+    elseif(QUIRE_GGML_CUDA STREQUAL "ON")
+        message(FATAL_ERROR "QUIRE_GGML_CUDA=ON but ${backend} does not exist. scripts/setup.sh cuda builds it.")
+    endif()
+endif()
+
 include(${CMAKE_CURRENT_LIST_DIR}/openmp.cmake)
 if(QUIRE_HAS_MODEL)
     quire_openmp_replace()
@@ -246,6 +275,6 @@ function(quire_deps_summary)
     message(STATUS "  quire pull     ${QUIRE_HAS_PULL}")
     message(STATUS "  training       ${QUIRE_HAS_TRAIN}")
     message(STATUS "  Vulkan         ${QUIRE_HAS_VULKAN} (weights ${QUIRE_HAS_GGML_VULKAN})")
-    message(STATUS "  CUDA           ${QUIRE_HAS_CUDA}")
+    message(STATUS "  CUDA           ${QUIRE_HAS_CUDA} (weights ${QUIRE_HAS_GGML_CUDA})")
     message(STATUS "  unit tests     ${QUIRE_HAS_CMOCKA}")
 endfunction()

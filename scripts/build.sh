@@ -36,6 +36,10 @@ fi
 case $preset in
 debug | coverage) [ -n "${LLAMA_PREFIX:-}" ] || set -- "-DQUIRE_GGML_VULKAN_DIR=$(vulkan_tests_folder)" "$@" ;;
 esac
+# Tests have a stand-in for ggml's CUDA backend, and NVIDIA's libraries take time at each start.
+case $preset in
+debug | coverage | asan | tsan) set -- -DQUIRE_GGML_CUDA=OFF "$@" ;;
+esac
 mkdir -p "$build"
 cmake --preset "$preset" -DCMAKE_PREFIX_PATH="$prefix" "$@" >"$build/configure.log" 2>&1 || {
     cat "$build/configure.log" >&2

@@ -96,7 +96,9 @@ build_all() {
         fi
     done
     # The peer belongs to ggml's backend, without which Quire's own layers are not on the card.
-    if [ -d "$(scripts/setup.sh prefix)/quire-ggml-vulkan" ]; then
+    prefix=$(scripts/setup.sh prefix)
+    [ -d "$prefix/quire-ggml-cuda" ] || say "without layers on the card by CUDA: scripts/setup.sh cuda, then once more"
+    if [ -d "$prefix/quire-ggml-vulkan" ]; then
         ln -sfn "$(scripts/setup.sh peers vulkan)" "$root/build/peers-vulkan"
     else
         say "without llama.cpp on the card: scripts/setup.sh vulkan, then once more"
@@ -307,7 +309,7 @@ layers_find() {
     products=
     model tiny.gguf --shape tiny-llama --type q8_0 --ctx 1024 || return 0
     speeds_of q8 0 tiny.gguf --device "$device" -ngl 999 >/dev/null || true
-    if [ -n "$host_layers" ] || grep -q -E 'no backend of ggml|not a part of Quire' "$log"; then
+    if [ -n "$host_layers" ] || grep -q 'no backend of ggml' "$log"; then
         ngl=0
         products=", products on the CPU"
     fi
@@ -414,7 +416,7 @@ measure_small() {
     speeds_of f16,q8,q4 "0,$depth" small.gguf --device "$device" >"$work/small" || status=$?
     small_rows "" "$status"
     if [ "$ngl" -eq 0 ]; then
-        row "decode with layers on the device" "left out: by Vulkan, after scripts/setup.sh vulkan"
+        row "decode with layers on the device" "left out: after scripts/setup.sh $interface"
         return
     fi
     status=0

@@ -15,6 +15,8 @@
 #                            the same, then a part of that backend, enough for tests on Mesa's
 #                            lavapipe (a minute, once); prints its folder. The whole backend takes
 #                            its place where it is
+#   scripts/setup.sh cuda    ggml's CUDA backend in the same way, for NVIDIA's cards (an hour
+#                            or more, once); needs NVIDIA's toolkit (scripts/cuda.sh)
 #   scripts/setup.sh browser chromium and the npm packages playwright-core and axe-core; prints the
 #                            packages' folders, one by line
 #   scripts/setup.sh clients curl, wrk and the npm packages of clients only; prints the
@@ -29,12 +31,13 @@ cd "$(dirname "$0")/.."
 . scripts/packages.sh
 . scripts/llama.sh
 . scripts/vulkan.sh
+. scripts/cuda.sh
 . scripts/clients.sh
 . scripts/browser.sh
 
 mode=${1:-}
 case $mode in
-'' | prefix | peers | vulkan) ;;
+'' | prefix | peers | vulkan | cuda) ;;
 browser)
     setup_browser
     browser_dirs
@@ -50,7 +53,7 @@ clients)
     clients_dir
     exit 0
     ;;
-*) die "usage: scripts/setup.sh [prefix | peers | vulkan | clients | agent | browser], not '$mode'" ;;
+*) die "usage: scripts/setup.sh [prefix | peers | vulkan | cuda | clients | agent | browser], not '$mode'" ;;
 esac
 
 setup_packages build
@@ -75,6 +78,10 @@ vulkan)
     else
         build_ggml_vulkan
     fi
+    ;;
+cuda)
+    [ -d "$(llama_prefix)" ] || die "ggml's CUDA backend is built for Quire's own llama.cpp only"
+    build_ggml_cuda
     ;;
 peers)
     if [ "${2:-}" = vulkan ]; then

@@ -8,40 +8,96 @@
 #include "model/vulkan_loader.h"
 #endif
 
+#include <atomic>
+#include <cstdio>
 #include <cstring>
 #include <exception>
+#include <initializer_list>
 
 namespace
 {
 
+/* ---- exceptions ---- */
+
+/* ggml's CUDA backend logs why a call failed, then aborts with this text behind file and line. */
+constexpr char cuda_text[] = "CUDA error";
+
+/* In place of the end of the process. */
+class cuda_failure
+{
+};
+
+thread_local bool catches; /* a call of returns() is under way in this thread */
+std::atomic<bool> cuda_fails;
+
+void on_abort(const char *message)
+{
+    const std::size_t n = std::strlen(message), n_text = sizeof cuda_text - 1;
+
+    if (catches && n >= n_text && std::strcmp(message + n - n_text, cuda_text) == 0) {
+        cuda_fails = true;
+        throw cuda_failure();
+    }
+    (void)std::fprintf(stderr, "%s\n", message);
+}
+
+void cuda_note()
+{
+    char line[QUIRE_BACKEND_WHY_BYTES];
+
+    quire_backend_log_first(line, sizeof line);
+    if (line[0] == '\0') {
+        quire_backend_log_note(cuda_text);
+    }
+}
+
 /* Whether the call returns. Otherwise its exception is the thread's first error line. */
 template <typename F> bool returns(const F &call) noexcept
 {
+    const bool outer = catches;
+
+    catches = true;
     try {
         call();
+        catches = outer;
         return true;
     } catch (const std::exception &e) {
         quire_backend_log_note(e.what());
+    } catch (const cuda_failure &) {
+        cuda_note();
     } catch (...) {
         quire_backend_log_note("an exception without a text");
     }
+    catches = outer;
     return false;
 }
 
 template <typename F> void on_device(quire_backend_device *backend, const F &call) noexcept
 {
-    if (!backend->is_lost && !returns(call)) {
+    if (backend->is_lost) {
+        return;
+    }
+    quire_backend_log_clear();
+    if (!returns(call)) {
         backend->is_lost = true;
         quire_backend_log_first(backend->why, sizeof backend->why);
     }
 }
+
+/* Whether ggml cannot release what it has on a device. */
+bool keeps(ggml_backend_dev_t device)
+{
+    return cuda_fails && device != nullptr && quire_backend_device_is_of(device, "CUDA");
+}
+
+/* ---- a backend ---- */
 
 /* A graph without operations, for a device that submits work to a queue. */
 void open_empty(quire_backend_device *backend, ggml_backend_dev_t device)
 {
     const ggml_init_params params = { ggml_graph_overhead_custom(1, false), nullptr, true };
 
-    if (ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_CPU) {
+    if (quire_backend_device_is_of(device, "Vulkan")) {
         backend->empty_ctx = ggml_init(params);
         backend->empty = backend->empty_ctx != nullptr
                              ? ggml_new_graph_custom(backend->empty_ctx, 1, false)
@@ -85,8 +141,12 @@ int quire_backend_device_open(quire_backend_device *backend, ggml_backend_dev_t 
  * uses the event. */
 void quire_backend_device_close(quire_backend_device *backend)
 {
-    (void)returns([&] { ggml_backend_free(backend->ggml); });
-    (void)returns([&] { ggml_backend_event_free(backend->event); });
+    if (backend->ggml != nullptr && !keeps(ggml_backend_get_device(backend->ggml))) {
+        (void)returns([&] { ggml_backend_free(backend->ggml); });
+        for (ggml_backend_event_t event : { backend->event, backend->before, backend->behind }) {
+            (void)returns([&] { ggml_backend_event_free(event); });
+        }
+    }
     ggml_free(backend->empty_ctx);
     *backend = quire_backend_device();
 }
@@ -134,24 +194,65 @@ void quire_backend_device_mark(quire_backend_device *backend)
     }
 }
 
+/* The driver's event: ggml's own header for the struct is not installed. */
+struct event_parts {
+    ggml_backend_dev_t device;
+    void *of_driver;
+};
+
+static void *event_of_driver(ggml_backend_event_t event)
+{
+    event_parts parts;
+
+    std::memcpy(&parts, static_cast<void *>(event), sizeof parts);
+    return parts.of_driver;
+}
+
+bool quire_backend_device_share(quire_backend_device *backend, void **before, void **behind)
+{
+    on_device(backend, [&] {
+        ggml_backend_dev_t device = ggml_backend_get_device(backend->ggml);
+
+        backend->before = ggml_backend_event_new(device);
+        backend->behind = ggml_backend_event_new(device);
+    });
+    if (backend->is_lost || backend->before == nullptr || backend->behind == nullptr) {
+        return false;
+    }
+    *before = event_of_driver(backend->before);
+    *behind = event_of_driver(backend->behind);
+    return true;
+}
+
+void quire_backend_device_resume(quire_backend_device *backend)
+{
+    if (backend->behind != nullptr) {
+        on_device(backend, [&] { ggml_backend_event_wait(backend->ggml, backend->behind); });
+    }
+}
+
 /* ggml submits at marks, or when it waits. */
 void quire_backend_device_submit(quire_backend_device *backend)
 {
-    if (backend->has_copies && backend->event != nullptr) {
+    if (backend->before != nullptr) {
+        on_device(backend, [&] { ggml_backend_event_record(backend->before, backend->ggml); });
+    } else if (backend->has_copies && backend->event != nullptr) {
         quire_backend_device_mark(backend);
     } else if (backend->has_copies) {
         quire_backend_device_finish(backend);
     }
 }
 
-/* A queue tells no addresses, but a copy names its buffer. */
+/* A tensor's data is its address, for CUDA. Vulkan's queue tells no addresses, but a copy names its
+ * buffer. */
 bool quire_backend_device_shift(quire_backend_device *backend, const struct ggml_tensor *tensor,
                                 void *host, ptrdiff_t *shift)
 {
     uint64_t address = 0;
 
     *shift = 0;
-    if (backend->is_lost || ggml_backend_buffer_is_host(tensor->buffer)) {
+    if (backend->is_lost || ggml_backend_buffer_is_host(tensor->buffer) ||
+        quire_backend_device_is_of(ggml_backend_get_device(backend->ggml), "CUDA")) {
         return !backend->is_lost;
     }
 #ifdef QUIRE_HAS_GGML_VULKAN
@@ -183,17 +284,29 @@ void quire_backend_device_finish(quire_backend_device *backend)
     backend->waits_total++;
 }
 
-ggml_backend_dev_t quire_backend_device_at(ggml_backend_reg_t backend, uint32_t i)
+ggml_backend_dev_t quire_backend_device_at(ggml_backend_reg_t (*backend)(void), uint32_t i)
 {
     ggml_backend_dev_t device = nullptr;
     const bool is_open = returns([&] {
-        if (i < ggml_backend_reg_dev_count(backend)) {
-            device = ggml_backend_reg_dev_get(backend, i);
+        ggml_backend_reg_t cards = backend();
+
+        if (cards != nullptr && i < ggml_backend_reg_dev_count(cards)) {
+            device = ggml_backend_reg_dev_get(cards, i);
             (void)ggml_backend_dev_buffer_type(device);
         }
     });
 
     return is_open ? device : nullptr;
+}
+
+bool quire_backend_device_is_of(ggml_backend_dev_t device, const char *backend)
+{
+    return std::strcmp(ggml_backend_reg_name(ggml_backend_dev_backend_reg(device)), backend) == 0;
+}
+
+void quire_backend_catch_cuda(void)
+{
+    (void)ggml_set_abort_callback(on_abort);
 }
 
 bool quire_backend_takes(ggml_backend_dev_t device, const struct ggml_tensor *op)
@@ -216,6 +329,27 @@ ggml_backend_buffer_t quire_backend_buffer_new(struct ggml_context *ctx,
 
     (void)returns([&] { buffer = ggml_backend_alloc_ctx_tensors_from_buft(ctx, buft); });
     return buffer;
+}
+
+void quire_backend_buffer_free(ggml_backend_buffer_t buffer)
+{
+    if (buffer != nullptr &&
+        !keeps(ggml_backend_buft_get_device(ggml_backend_buffer_get_type(buffer)))) {
+        ggml_backend_buffer_free(buffer);
+    }
+}
+
+void quire_backend_allocator_free(ggml_gallocr_t allocator, const ggml_backend_dev_t *devices,
+                                  uint32_t n)
+{
+    bool stays = false;
+
+    for (uint32_t i = 0; i < n; i++) {
+        stays = stays || keeps(devices[i]);
+    }
+    if (!stays) {
+        ggml_gallocr_free(allocator);
+    }
 }
 
 bool quire_backend_tensor_write(struct ggml_tensor *to, const void *from)

@@ -11,13 +11,29 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int has_none(const quire_device_info *info, quire_error *err)
+/* command: of scripts/setup.sh. */
+static int has_none(const quire_device_info *info, const char *command, quire_error *err)
 {
     return quire_error_set(err, QUIRE_UNSUPP,
                            "device %s: this build has no backend of ggml's for weights there "
-                           "(scripts/setup.sh vulkan builds it); leave out -ngl",
-                           info->name);
+                           "(scripts/setup.sh %s builds it); leave out -ngl",
+                           info->name, command);
 }
+
+#if defined(QUIRE_HAS_GGML_VULKAN) || defined(QUIRE_HAS_GGML_CUDA)
+/* title: of the interface. */
+static int does_not_work(const quire_device_info *info, const char *title, quire_error *err)
+{
+    char why[QUIRE_BACKEND_WHY_BYTES];
+
+    quire_backend_log_first(why, sizeof why);
+    return quire_error_set(
+        err, QUIRE_UNSUPP,
+        "device %s (%s): ggml's %s backend does not work with it%s%s, so weights "
+        "stay on the CPU (leave out -ngl)",
+        info->name, info->description, title, why[0] != '\0' ? ": " : "", why);
+}
+#endif
 
 #ifdef QUIRE_HAS_GGML_VULKAN
 
@@ -73,22 +89,15 @@ static int cards_list(const quire_device_info *infos, uint32_t n, quire_error *e
 static int card_find(ggml_backend_dev_t *out, const quire_device_info *info, quire_error *err)
 {
     const uint32_t place = card_place(info->card);
-    char why[QUIRE_BACKEND_WHY_BYTES];
-    ggml_backend_reg_t backend;
 
     if (place == n_cards) {
         return quire_error_set(err, QUIRE_UNSUPP,
                                "device %s: weights of this process are on other cards", info->name);
     }
     quire_backend_log_clear();
-    backend = ggml_backend_vk_reg();
-    *out = backend != NULL ? quire_backend_device_at(backend, place) : NULL;
+    *out = quire_backend_device_at(ggml_backend_vk_reg, place);
     if (*out == NULL) {
-        quire_backend_log_first(why, sizeof why);
-        return quire_error_set(err, QUIRE_UNSUPP,
-                               "device %s (%s): ggml's Vulkan backend does not work with it%s%s, "
-                               "so weights stay on the CPU (leave out -ngl)",
-                               info->name, info->description, why[0] != '\0' ? ": " : "", why);
+        return does_not_work(info, "Vulkan", err);
     }
     (void)quire_vulkan_loader_share(*out); /* else they have a VkDevice each */
     return QUIRE_OK;
@@ -99,7 +108,7 @@ static int vulkan_find(ggml_backend_dev_t *out, const quire_device_info *infos, 
 {
     for (uint32_t i = 0; i < n; i++) {
         if (IS_OF_TESTS && !infos[i].is_software) {
-            return has_none(&infos[i], err);
+            return has_none(&infos[i], "vulkan", err);
         }
     }
     QUIRE_TRY(n_cards == 0 ? cards_list(infos, n, err) : QUIRE_OK);
@@ -116,27 +125,104 @@ static int vulkan_find(ggml_backend_dev_t *out, const quire_device_info *infos, 
 {
     (void)out;
     (void)n;
-    return has_none(&infos[0], err);
+    return has_none(&infos[0], "vulkan", err);
 }
 
 #endif
 
+#ifdef QUIRE_HAS_GGML_CUDA
+
+#include <ggml-cuda.h>
+
+/* ggml lists the cards of NVIDIA's runtime library, which are those of the driver, in its order. */
+static int cuda_find(ggml_backend_dev_t *out, const quire_device_info *infos, uint32_t n,
+                     quire_error *err)
+{
+    quire_backend_catch_cuda();
+    for (uint32_t i = 0; i < n; i++) {
+        quire_backend_log_clear();
+        out[i] = quire_backend_device_at(ggml_backend_cuda_reg, infos[i].card);
+        if (out[i] == NULL) {
+            return does_not_work(&infos[i], "CUDA", err);
+        }
+    }
+    return QUIRE_OK;
+}
+
+bool quire_backend_device_is_beside(ggml_backend_dev_t device, const quire_device_info *info)
+{
+    return strcmp(info->isa, "cuda") == 0 &&
+           quire_backend_device_at(ggml_backend_cuda_reg, info->card) == device;
+}
+
+#else
+
+static int cuda_find(ggml_backend_dev_t *out, const quire_device_info *infos, uint32_t n,
+                     quire_error *err)
+{
+    (void)out;
+    (void)n;
+    return has_none(&infos[0], "cuda", err);
+}
+
+bool quire_backend_device_is_beside(ggml_backend_dev_t device, const quire_device_info *info)
+{
+    (void)device;
+    (void)info;
+    return false;
+}
+
+#endif
+
+typedef struct card_interface {
+    const char *isa; /* of Quire's devices there */
+    int (*find)(ggml_backend_dev_t *out, const quire_device_info *infos, uint32_t n,
+                quire_error *err);
+} card_interface;
+
+#define N_INTERFACES 2u
+static const card_interface interfaces[N_INTERFACES] = { { "vulkan", vulkan_find },
+                                                         { "cuda", cuda_find } };
+
+/* The devices of one interface, among others. */
+static int interface_find(const card_interface *interface, ggml_backend_dev_t *out,
+                          const quire_device_info *infos, uint32_t n, quire_error *err)
+{
+    quire_device_info own[QUIRE_BACKEND_CARDS_MAX];
+    ggml_backend_dev_t found[QUIRE_BACKEND_CARDS_MAX] = { NULL };
+    uint32_t n_own = 0;
+    int rc = QUIRE_OK;
+
+    for (uint32_t i = 0; i < n; i++) {
+        if (strcmp(infos[i].isa, interface->isa) == 0) {
+            own[n_own++] = infos[i];
+        }
+    }
+    rc = n_own > 0 ? interface->find(found, own, n_own, err) : QUIRE_OK;
+    for (uint32_t i = n; i-- > 0 && n_own > 0;) {
+        out[i] = strcmp(infos[i].isa, interface->isa) == 0 ? found[--n_own] : out[i];
+    }
+    return rc;
+}
+
 static int device_check(const quire_device_info *info, quire_error *err)
 {
+    bool is_of_one = false;
+
     if (info->memory != QUIRE_MEMORY_DEVICE) {
         return quire_error_set(err, QUIRE_INVAL,
                                "-ngl puts weights on a device, and %s is none: choose one with "
                                "--device",
                                info->name);
     }
-    if (strcmp(info->isa, "vulkan") != 0) {
-        return quire_error_set(err, QUIRE_UNSUPP,
-                               "device %s: ggml's backend for weights there is not a part of "
-                               "Quire; take the card's name with Vulkan ('quire devices' lists "
-                               "it), or leave out -ngl",
-                               info->name);
+    for (size_t i = 0; i < N_INTERFACES; i++) {
+        is_of_one = is_of_one || strcmp(info->isa, interfaces[i].isa) == 0;
     }
-    return QUIRE_OK;
+    return is_of_one
+               ? QUIRE_OK
+               : quire_error_set(err, QUIRE_UNSUPP,
+                                 "device %s: ggml has no backend for weights there; leave out -ngl",
+                                 info->name);
 }
 
 int quire_backend_devices_find(ggml_backend_dev_t *out, const quire_device_info *infos, uint32_t n,
@@ -148,5 +234,8 @@ int quire_backend_devices_find(ggml_backend_dev_t *out, const quire_device_info 
         out[i] = NULL;
         QUIRE_TRY(device_check(&infos[i], err));
     }
-    return vulkan_find(out, infos, n, err);
+    for (size_t i = 0; i < N_INTERFACES; i++) {
+        QUIRE_TRY(interface_find(&interfaces[i], out, infos, n, err));
+    }
+    return QUIRE_OK;
 }

@@ -418,7 +418,8 @@ void quire_graphs_fini(quire_graphs *graphs)
 {
     entries_clear(graphs);
     if (graphs->buffer != NULL) {
-        ggml_gallocr_free(graphs->buffer);
+        quire_backend_allocator_free(graphs->buffer, graphs->opts.weights->devices,
+                                     graphs->opts.weights->n_devices);
     }
     graphs->buffer = NULL;
     free(graphs->experts);

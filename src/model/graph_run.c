@@ -8,8 +8,8 @@
  *   device                            copies, ops, copies, mark  early ops of the next turn ..
  *
  * Append and attention in the device's turn are queued, too, behind ggml's operations that were
- * submitted, and in front of those that come: both are in one queue. In between a step can be given
- * up.
+ * submitted, and in front of those that come: both are in one queue, or in two that wait for each
+ * other's events. In between a step can be given up.
  *
  * A copy is queued from and to memory that no operation uses until it is done: the allocator sees
  * it as an operation at the end of its segment, and the queue runs in order. A device that runs
@@ -47,7 +47,8 @@ static enum ggml_status layer_queue(const step_sides *s, quire_backend_device *d
         return GGML_STATUS_FAILED;
     }
     quire_graph_work_queue(s->graph, work);
-    return GGML_STATUS_SUCCESS;
+    quire_backend_device_resume(device);
+    return device->is_lost ? GGML_STATUS_FAILED : GGML_STATUS_SUCCESS;
 }
 
 /* Behind the first layer the device has work in any case, and a small graph is submitted whole. */

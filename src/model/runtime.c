@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/cpu.h"
+#include "model/backend_device.h"
 #include "model/model_internal.h"
 
 #include <stdlib.h>
@@ -212,7 +213,7 @@ static int kernels_open(quire_runtime *rt, quire_error *err)
     if (quire_runtime_is_on_device(rt)) {
         rt->device = rt->split != NULL ? quire_device_split_attention(rt->split)
                                        : quire_device_attention(rt->memory_device);
-        /* Rows are computed there, if the weights are on the device of this queue. */
+        /* Rows are computed there, if the weights are on the device of this queue's owner. */
         if (rt->device.queue != NULL &&
             quire_device_queue_owner(rt->memory_device) != rt->weights->devices[0]) {
             rt->device.queue = NULL;
@@ -276,6 +277,25 @@ static struct ggml_tensor *rope_factors(const quire_runtime *rt)
     return quire_runtime_is_long(rt) ? w->rope_long : w->rope_short;
 }
 
+/* Layers of ggml's backend and of Quire's device are in two queues of one card, ordered by events.
+ * Without these events rows pass the host's memory. */
+static void queues_share(quire_runtime *rt)
+{
+    quire_backend_device *backend = &rt->layers_backends[0];
+    const ggml_backend_dev_t device = rt->weights->devices[0];
+    quire_device_info info;
+    void *before, *behind;
+
+    if (rt->weights->n_devices != 1 || rt->memory_device == NULL) {
+        return;
+    }
+    quire_device_info_get(rt->memory_device, &info);
+    if (quire_backend_device_is_beside(device, &info) &&
+        quire_backend_device_share(backend, &before, &behind)) {
+        (void)quire_device_queue_share(rt->memory_device, device, before, behind);
+    }
+}
+
 /* The backend of layers on a device. One that computes by threads has one: ggml's own are lent to
  * the host's backend. */
 static int layers_open(quire_runtime *rt, quire_error *err)
@@ -296,25 +316,38 @@ static int layers_open(quire_runtime *rt, quire_error *err)
     return QUIRE_OK;
 }
 
-/* The backends and graphs of steps. */
-static int steps_open(quire_runtime *rt, const quire_graphs_opts *graphs, quire_error *err)
+/* why: ggml's reason, or "". */
+static int no_room(const quire_runtime *rt, int rc, const char *why, quire_error *err)
 {
-    char why[QUIRE_BACKEND_WHY_BYTES] = "";
-    int rc = quire_backend_open(&rt->backend, rt->opts.n_threads);
+    return quire_error_set(err, rc,
+                           "out of memory for steps of %u tokens%s%s%s: choose a smaller batch "
+                           "(-b)",
+                           rt->opts.n_batch, why[0] != '\0' ? " (" : "", why,
+                           why[0] != '\0' ? ")" : "");
+}
 
-    QUIRE_TRY(rc == QUIRE_OK ? layers_open(rt, err) : QUIRE_OK);
-    if (rc == QUIRE_OK) {
-        quire_backend_log_clear();
-        rc = quire_graphs_init(&rt->graphs, graphs);
-        quire_backend_log_first(why, sizeof why); /* the buffer, and its size */
+/* The host's, and those of devices. */
+static int backends_open(quire_runtime *rt, quire_error *err)
+{
+    const int rc = quire_backend_open(&rt->backend, rt->opts.n_threads);
+
+    if (rc < 0) {
+        return no_room(rt, rc, "", err);
     }
-    return rc == QUIRE_OK
-               ? rc
-               : quire_error_set(err, rc,
-                                 "out of memory for steps of %u tokens%s%s%s: choose a smaller "
-                                 "batch (-b)",
-                                 rt->opts.n_batch, why[0] != '\0' ? " (" : "", why,
-                                 why[0] != '\0' ? ")" : "");
+    QUIRE_TRY(layers_open(rt, err));
+    queues_share(rt);
+    return QUIRE_OK;
+}
+
+static int graphs_open(quire_runtime *rt, const quire_graphs_opts *graphs, quire_error *err)
+{
+    char why[QUIRE_BACKEND_WHY_BYTES];
+    int rc;
+
+    quire_backend_log_clear();
+    rc = quire_graphs_init(&rt->graphs, graphs);
+    quire_backend_log_first(why, sizeof why); /* the buffer, and its size */
+    return rc < 0 ? no_room(rt, rc, why, err) : rc;
 }
 
 int quire_runtime_create(quire_runtime **out, const quire_model *model,
@@ -347,7 +380,8 @@ int quire_runtime_create(quire_runtime **out, const quire_model *model,
         rc = quire_error_set(err, QUIRE_NOMEM, "no memory for the runtime");
         goto out;
     }
-    if ((rc = attention_open(rt, err)) < 0 || (rc = quire_runtime_recurrent_open(rt, err)) < 0) {
+    if ((rc = backends_open(rt, err)) < 0 || (rc = attention_open(rt, err)) < 0 ||
+        (rc = quire_runtime_recurrent_open(rt, err)) < 0) {
         goto out;
     }
     graphs = (quire_graphs_opts){ .desc = desc,
@@ -359,7 +393,7 @@ int quire_runtime_create(quire_runtime **out, const quire_model *model,
                                   .layers = rt->layers_backends,
                                   .n_rows_max = rt->opts.n_batch,
                                   .n_threads = rt->opts.n_threads };
-    rc = steps_open(rt, &graphs, err);
+    rc = graphs_open(rt, &graphs, err);
     if (rc == QUIRE_OK) {
         *out = rt;
         rt = NULL;

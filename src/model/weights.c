@@ -289,7 +289,7 @@ void quire_weights_destroy(quire_weights *weights)
     store = weights->store;
     if (store != NULL) {
         for (uint32_t i = 0; i < store->n_kinds; i++) {
-            ggml_backend_buffer_free(store->kinds[i].buffer);
+            quire_backend_buffer_free(store->kinds[i].buffer);
             ggml_free(store->kinds[i].ctx);
         }
         for (uint32_t i = 0; i < store->n_files; i++) {

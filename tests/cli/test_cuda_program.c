@@ -80,7 +80,12 @@ static void test_refusals(void **state)
     program_free(&r);
     r = program_expect(1, PROGRAM("run", "-m", program_model(), "-p", "a", "-n", "1", "--device",
                                   "cuda0", "-ngl", "1"));
-    assert_says(r.err, "device cuda0: ggml's backend for weights there is not a part of Quire");
+    assert_says(r.err, "device cuda0: this build has no backend of ggml's for weights there "
+                       "(scripts/setup.sh cuda builds it); leave out -ngl");
+    program_free(&r);
+    r = program_expect(
+        1, PROGRAM("info", program_model(), "-c", "64", "--device", "cuda0", "-ngl", "1"));
+    assert_says(r.err, "device cuda0: this build has no backend of ggml's for weights there");
     program_free(&r);
 }
 

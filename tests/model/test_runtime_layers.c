@@ -677,20 +677,23 @@ static void test_thrown_loads(void **state)
     quire_model_close(model);
 }
 
+static ggml_backend_reg_t cpu_reg(void)
+{
+    return ggml_backend_dev_backend_reg(quire_backend_cpu());
+}
+
 /* A backend whose device cannot be opened has none. */
 static void test_thrown_opening(void **state)
 {
     quire_error err = QUIRE_ERROR_INIT;
-    ggml_backend_reg_t backend;
     char why[64];
 
     (void)state;
     assert_int_equal(quire_backend_init(&err), QUIRE_OK);
-    backend = ggml_backend_dev_backend_reg(quire_backend_cpu());
-    assert_ptr_equal(quire_backend_device_at(backend, 0), quire_backend_cpu());
+    assert_ptr_equal(quire_backend_device_at(cpu_reg, 0), quire_backend_cpu());
     device_queue_fail(1);
     quire_backend_log_clear();
-    assert_null(quire_backend_device_at(backend, 0));
+    assert_null(quire_backend_device_at(cpu_reg, 0));
     quire_backend_log_first(why, sizeof why);
     assert_string_equal(why, DEVICE_QUEUE_THROWN);
     device_queue_fail(0);

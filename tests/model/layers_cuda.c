@@ -1,0 +1,356 @@
+/* layers_cuda.c - see layers_cuda.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "layers_cuda.h"
+
+#include "device/cuda/cuda_driver.h"
+#include "model/backend.h"
+#include "model/backend_device.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <ggml-backend.h>
+
+/* As ggml's own header has it, where that is there. */
+#ifdef QUIRE_HAS_GGML_IMPL
+#include <ggml-backend-impl.h>
+#else
+struct ggml_backend_event {
+    struct ggml_backend_device *device;
+    void *context;
+};
+#endif
+
+#define BACKENDS_MAX 16u
+#define WORKS_MAX    8192u
+
+/* ---- the driver's functions, of the emulated card ---- */
+
+int cuInit(unsigned flags);
+int cuDevicePrimaryCtxRetain(quire_cuda_ctx *out, quire_cuda_ordinal i);
+int cuDevicePrimaryCtxRelease_v2(quire_cuda_ordinal i);
+int cuCtxSetCurrent(quire_cuda_ctx ctx);
+int cuStreamCreate(quire_cuda_stream *out, unsigned flags);
+int cuStreamDestroy_v2(quire_cuda_stream stream);
+int cuStreamSynchronize(quire_cuda_stream stream);
+int cuStreamWaitEvent(quire_cuda_stream stream, quire_cuda_event event, unsigned flags);
+int cuEventCreate(quire_cuda_event *out, unsigned flags);
+int cuEventDestroy_v2(quire_cuda_event event);
+int cuEventRecord(quire_cuda_event event, quire_cuda_stream stream);
+int cuEventSynchronize(quire_cuda_event event);
+int cuLaunchHostFunc(quire_cuda_stream stream, void (*function)(void *ctx), void *ctx);
+
+/* ---- ggml's functions ---- */
+
+#define WRAPPED(result, name, parameters)                                                          \
+    result __real_##name parameters;                                                               \
+    result __wrap_##name parameters;
+
+WRAPPED(ggml_backend_t, ggml_backend_dev_init, (ggml_backend_dev_t device, const char *params))
+WRAPPED(void, ggml_backend_free, (ggml_backend_t backend))
+WRAPPED(enum ggml_status, ggml_backend_graph_compute_async,
+        (ggml_backend_t backend, struct ggml_cgraph *cgraph))
+WRAPPED(void, ggml_backend_tensor_set_async,
+        (ggml_backend_t backend, struct ggml_tensor *tensor, const void *data, size_t offset,
+         size_t size))
+WRAPPED(void, ggml_backend_tensor_get_async,
+        (ggml_backend_t backend, const struct ggml_tensor *tensor, void *data, size_t offset,
+         size_t size))
+WRAPPED(void, ggml_backend_synchronize, (ggml_backend_t backend))
+WRAPPED(ggml_backend_event_t, ggml_backend_event_new, (ggml_backend_dev_t device))
+WRAPPED(void, ggml_backend_event_free, (ggml_backend_event_t event))
+WRAPPED(void, ggml_backend_event_record, (ggml_backend_event_t event, ggml_backend_t backend))
+WRAPPED(void, ggml_backend_event_synchronize, (ggml_backend_event_t event))
+WRAPPED(void, ggml_backend_event_wait, (ggml_backend_t backend, ggml_backend_event_t event))
+WRAPPED(ggml_backend_buffer_type_t, ggml_backend_dev_host_buffer_type, (ggml_backend_dev_t device))
+WRAPPED(bool, quire_backend_device_is_beside,
+        (ggml_backend_dev_t device, const quire_device_info *info))
+
+/* ---- backends and their streams ---- */
+
+typedef struct cuda_backend {
+    ggml_backend_t ggml; /* NULL: a free place */
+    quire_cuda_stream stream;
+} cuda_backend;
+
+typedef enum work_kind {
+    WORK_GRAPH,
+    WORK_SET,
+    WORK_GET
+} work_kind;
+
+/* A piece of work that a stream does once. */
+typedef struct work {
+    work_kind kind;
+    ggml_backend_t backend;
+    struct ggml_cgraph *cgraph;
+    struct ggml_tensor *tensor;
+    const void *from;
+    void *to;
+    size_t bytes;
+} work;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static quire_cuda_ctx context; /* NULL: calls go to ggml as they are */
+static cuda_backend backends[BACKENDS_MAX];
+static work works[WORKS_MAX]; /* a ring: far more than a step has */
+static uint32_t n_works;
+static bool offers_events = true, ignores_waits;
+
+/* What ggml does where a call of NVIDIA's library fails. */
+static void check(int result)
+{
+    if (result != QUIRE_CUDA_SUCCESS) {
+        quire_backend_log_note("CUDA error: an error of a test");
+        ggml_abort(__FILE__, __LINE__, "CUDA error");
+    }
+}
+
+static void use(void)
+{
+    check(cuCtxSetCurrent(context));
+}
+
+void layers_cuda_begin(void)
+{
+    if (cuInit(0) != QUIRE_CUDA_SUCCESS ||
+        cuDevicePrimaryCtxRetain(&context, 0) != QUIRE_CUDA_SUCCESS) {
+        abort();
+    }
+}
+
+void layers_cuda_end(void)
+{
+    context = NULL;
+    (void)cuDevicePrimaryCtxRelease_v2(0);
+}
+
+void layers_cuda_offer_events(bool offers)
+{
+    offers_events = offers;
+}
+
+void layers_cuda_ignore_waits(bool ignores)
+{
+    ignores_waits = ignores;
+}
+
+static cuda_backend *place_of(ggml_backend_t ggml)
+{
+    cuda_backend *found = NULL;
+
+    (void)pthread_mutex_lock(&lock);
+    for (uint32_t i = 0; i < BACKENDS_MAX && found == NULL; i++) {
+        found = backends[i].ggml == ggml ? &backends[i] : NULL;
+    }
+    (void)pthread_mutex_unlock(&lock);
+    return found;
+}
+
+static quire_cuda_stream stream_of(ggml_backend_t ggml)
+{
+    const cuda_backend *backend = place_of(ggml);
+
+    if (backend == NULL) {
+        abort();
+    }
+    return backend->stream;
+}
+
+/* The host's backend has a stream, too, which stays empty. */
+ggml_backend_t __wrap_ggml_backend_dev_init(ggml_backend_dev_t device, const char *params)
+{
+    const ggml_backend_t ggml = __real_ggml_backend_dev_init(device, params);
+    quire_cuda_stream stream;
+    cuda_backend *backend;
+
+    if (context == NULL || ggml == NULL) {
+        return ggml;
+    }
+    use();
+    check(cuStreamCreate(&stream, QUIRE_CUDA_STREAM_NON_BLOCKING));
+    backend = place_of(NULL);
+    if (backend == NULL) {
+        abort();
+    }
+    (void)pthread_mutex_lock(&lock);
+    *backend = (cuda_backend){ .ggml = ggml, .stream = stream };
+    (void)pthread_mutex_unlock(&lock);
+    return ggml;
+}
+
+void __wrap_ggml_backend_free(ggml_backend_t ggml)
+{
+    cuda_backend *backend = ggml != NULL ? place_of(ggml) : NULL;
+
+    if (backend != NULL) {
+        (void)cuCtxSetCurrent(context);
+        (void)cuStreamDestroy_v2(backend->stream);
+        (void)pthread_mutex_lock(&lock);
+        *backend = (cuda_backend){ .ggml = NULL };
+        (void)pthread_mutex_unlock(&lock);
+    }
+    __real_ggml_backend_free(ggml);
+}
+
+/* ---- work ---- */
+
+static void work_do(void *ctx)
+{
+    const work *w = ctx;
+
+    switch (w->kind) {
+    case WORK_GRAPH:
+        if (__real_ggml_backend_graph_compute_async(w->backend, w->cgraph) != GGML_STATUS_SUCCESS) {
+            abort();
+        }
+        break;
+    case WORK_SET:
+        memcpy(w->tensor->data, w->from, w->bytes);
+        break;
+    case WORK_GET:
+        memcpy(w->to, w->tensor->data, w->bytes);
+        break;
+    }
+}
+
+static void work_queue(const work *w)
+{
+    work *place;
+
+    (void)pthread_mutex_lock(&lock);
+    place = &works[n_works++ % WORKS_MAX];
+    *place = *w;
+    (void)pthread_mutex_unlock(&lock);
+    use();
+    check(cuLaunchHostFunc(stream_of(w->backend), work_do, place));
+}
+
+enum ggml_status __wrap_ggml_backend_graph_compute_async(ggml_backend_t backend,
+                                                         struct ggml_cgraph *cgraph)
+{
+    if (context == NULL) {
+        return __real_ggml_backend_graph_compute_async(backend, cgraph);
+    }
+    work_queue(&(work){ .kind = WORK_GRAPH, .backend = backend, .cgraph = cgraph });
+    return GGML_STATUS_SUCCESS;
+}
+
+void __wrap_ggml_backend_tensor_set_async(ggml_backend_t backend, struct ggml_tensor *tensor,
+                                          const void *data, size_t offset, size_t size)
+{
+    if (context == NULL || offset != 0) {
+        __real_ggml_backend_tensor_set_async(backend, tensor, data, offset, size);
+        return;
+    }
+    work_queue(&(work){
+        .kind = WORK_SET, .backend = backend, .tensor = tensor, .from = data, .bytes = size });
+}
+
+void __wrap_ggml_backend_tensor_get_async(ggml_backend_t backend, const struct ggml_tensor *tensor,
+                                          void *data, size_t offset, size_t size)
+{
+    work w = { .kind = WORK_GET, .backend = backend, .to = data, .bytes = size };
+
+    if (context == NULL || offset != 0) {
+        __real_ggml_backend_tensor_get_async(backend, tensor, data, offset, size);
+        return;
+    }
+    memcpy(&w.tensor, &tensor, sizeof tensor);
+    work_queue(&w);
+}
+
+void __wrap_ggml_backend_synchronize(ggml_backend_t backend)
+{
+    if (context != NULL) {
+        use();
+        check(cuStreamSynchronize(stream_of(backend)));
+    }
+    __real_ggml_backend_synchronize(backend);
+}
+
+/* ---- events ---- */
+
+ggml_backend_event_t __wrap_ggml_backend_event_new(ggml_backend_dev_t device)
+{
+    ggml_backend_event_t event;
+    quire_cuda_event of_driver;
+
+    if (context == NULL || !offers_events) {
+        return __real_ggml_backend_event_new(device);
+    }
+    use();
+    check(cuEventCreate(&of_driver, QUIRE_CUDA_EVENT_DISABLE_TIMING));
+    event = malloc(sizeof *event);
+    if (event == NULL) {
+        abort();
+    }
+    *event = (struct ggml_backend_event){ .device = device, .context = of_driver };
+    return event;
+}
+
+void __wrap_ggml_backend_event_free(ggml_backend_event_t event)
+{
+    if (context == NULL || event == NULL) {
+        __real_ggml_backend_event_free(event);
+        return;
+    }
+    (void)cuEventDestroy_v2(event->context);
+    free(event);
+}
+
+void __wrap_ggml_backend_event_record(ggml_backend_event_t event, ggml_backend_t backend)
+{
+    if (context == NULL) {
+        __real_ggml_backend_event_record(event, backend);
+        return;
+    }
+    use();
+    check(cuEventRecord(event->context, stream_of(backend)));
+}
+
+void __wrap_ggml_backend_event_synchronize(ggml_backend_event_t event)
+{
+    if (context == NULL) {
+        __real_ggml_backend_event_synchronize(event);
+        return;
+    }
+    use();
+    check(cuEventSynchronize(event->context));
+}
+
+void __wrap_ggml_backend_event_wait(ggml_backend_t backend, ggml_backend_event_t event)
+{
+    if (context == NULL) {
+        __real_ggml_backend_event_wait(backend, event);
+    } else if (!ignores_waits) {
+        use();
+        check(cuStreamWaitEvent(stream_of(backend), event->context, 0));
+    }
+}
+
+/* ---- memory and the card ---- */
+
+/* Pinned memory of the host is another memory than the device's. */
+ggml_backend_buffer_type_t __wrap_ggml_backend_dev_host_buffer_type(ggml_backend_dev_t device)
+{
+#ifdef QUIRE_HAS_GGML_IMPL
+    static struct ggml_backend_buffer_type type;
+
+    if (context != NULL) {
+        type = *ggml_backend_dev_buffer_type(device);
+        type.device = device;
+        return &type;
+    }
+#endif
+    return __real_ggml_backend_dev_host_buffer_type(device);
+}
+
+bool __wrap_quire_backend_device_is_beside(ggml_backend_dev_t device, const quire_device_info *info)
+{
+    return context != NULL ? device == quire_backend_cpu() && info->card == 0
+                           : __real_quire_backend_device_is_beside(device, info);
+}

@@ -7,7 +7,7 @@
  *
  * A lane (quire/types.h) keeps tokens of its own, so the state has a list of positions for each
  * lane, and K and V of these tokens in pages of 64 tokens. The tokens behind n_condensed are held
- * in full, in all lanes.
+ * in full.
  *
  * The state is one piece of memory, which is also the file: all pointers but that of the lanes
  * point into it. Numbers are in the byte order of the machine, and the identity names the machine's
@@ -23,8 +23,9 @@
  *   read a file     parse(), which takes over its bytes and checks all of them
  *
  * In each lane of a state positions ascend, and end with those of the tokens that are held in full:
- * n_condensed, n_condensed + 1 ... n_text - 1. parse() refuses all others; alloc() and seal() do
- * not look.
+ * n_condensed, n_condensed + 1 ... n_text - 1. A lane of a layer with a window has the tokens of
+ * the window alone, at least one if there are any. These may be fewer: then its positions are the
+ * last of those. parse() refuses all others; alloc() and seal() do not look.
  *
  * What the pages hold depends on the model and its formats: a state is made from the lanes of a
  * running text, and gives it back to them, in the program (quire run --save-block-state,
@@ -49,7 +50,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 #endif
 
-#define QUIRE_BLOCK_STATE_VERSION 2u
+#define QUIRE_BLOCK_STATE_VERSION 3u
 #define QUIRE_BLOCK_POLICY_MAX    256u /* bytes of a policy as text, its end included */
 #define QUIRE_BLOCK_HEAD_BYTES    400u
 #define QUIRE_BLOCK_PAGE_TOKENS   64u /* QUIRE_TILE_TOKENS */

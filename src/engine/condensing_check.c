@@ -25,10 +25,13 @@ int quire_condensing_policy_check(const quire_retain_spec *spec, const char *set
 int quire_condensing_full_layers(const quire_retain_spec *spec, const quire_packing *packing,
                                  bool *is_full, uint32_t *n, quire_error *err)
 {
-    bool all[QUIRE_LAYERS_MAX];
+    bool all[QUIRE_LAYERS_MAX], chooses[QUIRE_LAYERS_MAX] = { false };
     uint32_t n_full = 0;
 
-    QUIRE_TRY(quire_retain_full_layers(spec, quire_packing_n_model(packing), all, err));
+    for (uint32_t l = 0; l < packing->n_layers; l++) {
+        chooses[quire_packing_model_layer(packing, l)] = true;
+    }
+    QUIRE_TRY(quire_retain_full_layers(spec, quire_packing_n_model(packing), chooses, all, err));
     for (uint32_t l = 0; l < packing->n_layers; l++) {
         is_full[l] = all[quire_packing_model_layer(packing, l)];
         n_full += is_full[l];

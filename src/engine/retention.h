@@ -3,7 +3,8 @@
  *
  * The text is computed in chunks. Before the tokens held in full become more than a chunk, all
  * tokens so far are condensed to the policy's share. So the KV of a text of N tokens takes the kept
- * share of N and one chunk at most, while it is read and while it is continued.
+ * share of N and one chunk at most, while it is read and while it is continued. Layers with windows
+ * keep their windows instead, and the rows of a step: no policy drops tokens there.
  *
  *   plan       the options of the runtime: kv_elsewhere_bytes, room for rows
  *   open       lanes, as the runtime's device

@@ -1,4 +1,4 @@
-/* kept_lanes.c - creating lanes, their memory, and figures.
+/* kept_lanes.c - creating lanes, their contents, and figures.
  *
  * SPDX-License-Identifier: MIT */
 #include "retain/kept_lanes_internal.h"
@@ -8,163 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TILE            QUIRE_TILE_TOKENS
-#define CANDIDATE_BYTES 16u /* of quire_retain_choose() */
-
-/* ---- memory ---- */
-
-static uint64_t n_lanes_of(const quire_lanes_opts *o)
-{
-    return (uint64_t)o->n_layers * o->layers[0].n_kv_head;
-}
-
-/* The longest text, with rows that repeat a part of it. */
-static uint32_t text_max(const quire_lanes_opts *o)
-{
-    return o->n_text_max + o->n_repeat_max;
-}
-
-static uint32_t entries_max(const quire_lanes_opts *o)
-{
-    return text_max(o) / TILE + 2; /* the last page of the condensed part, and the last of all */
-}
-
-static size_t lane_page_bytes(const quire_attn_layer *layer)
-{
-    return quire_tile_bytes(layer->k_store.format, QUIRE_SIDE_K, layer->d_k) +
-           quire_tile_bytes(layer->v_store.format, QUIRE_SIDE_V, layer->d_v);
-}
-
-static size_t lane_hot_bytes(const quire_lanes_opts *o)
-{
-    const quire_attn_layer *layer = &o->layers[0];
-    const bool has_k = quire_format_is_sealed(layer->k_store.format);
-    const bool has_v = quire_format_is_sealed(layer->v_store.format);
-
-    return (has_k ? quire_tile_bytes(QUIRE_FORMAT_HOT, QUIRE_SIDE_K, layer->d_k) : 0) +
-           (has_v ? quire_tile_bytes(QUIRE_FORMAT_HOT, QUIRE_SIDE_V, layer->d_v) : 0);
-}
-
-/* The most tokens of a lane that are held in full. With sealed formats these are the recent tokens
- * and the tokens of a tile that is not full. */
-static uint64_t open_max(const quire_lanes_opts *o)
-{
-    const uint64_t n =
-        o->n_full_max + (lane_hot_bytes(o) > 0 ? (uint64_t)o->spec->recent + TILE : 0);
-
-    return (n < o->n_text_max ? n : o->n_text_max) + o->n_repeat_max;
-}
-
-/* The most tokens of a lane that have hot pages: those held in full, or by the distance rule the
- * sinks, the recent ones, and the rows of a step, which begins inside a tile. */
-static uint64_t hot_max(const quire_lanes_opts *o)
-{
-    const quire_attn_layer *layer = &o->layers[0];
-    const uint64_t n =
-        ((uint64_t)layer->sink_tiles + layer->recent_tiles + 1) * TILE + o->n_rows_max;
-
-    return o->keeps_all && n < open_max(o) ? n : open_max(o);
-}
-
-/* A lane keeps whole granules, so it may keep tokens beyond its share and its protected tokens: at
- * most this number. Tiles of sealed formats are counted as pages. */
-static uint64_t granule_rest(const quire_lanes_opts *o, uint64_t n_protected)
-{
-    const uint32_t granule = lane_hot_bytes(o) == 0 ? o->spec->granule : 1;
-
-    return granule > 1 && n_protected % granule != 0 ? granule : 0;
-}
-
-/* The most tokens of all lanes: condensed ones, and those held in full. */
-static uint64_t tokens_max(const quire_lanes_opts *o)
-{
-    const uint64_t n_lanes = n_lanes_of(o);
-    const uint64_t n_text = o->n_text_max;
-    const uint64_t ends = (uint64_t)o->spec->sinks + o->spec->recent;
-    const uint64_t n_protected = ends < n_text ? ends : n_text;
-    const uint64_t n_open = open_max(o);
-    const uint64_t n_share =
-        (uint64_t)(o->spec->share * (double)n_text * (double)n_lanes) + n_lanes;
-    const uint32_t n_full =
-        o->spec->has_full ? o->spec->n_full : (o->spec->policy->has_full ? 3 : 0);
-    const uint64_t n_whole =
-        (n_full < o->n_layers ? n_full : o->n_layers) * (uint64_t)o->layers[0].n_kv_head;
-    const uint64_t n_least = n_whole * n_text + (n_lanes - n_whole) * n_protected;
-    const uint64_t n_kept = (n_share > n_least ? n_share : n_least) +
-                            (n_lanes - n_whole) * granule_rest(o, n_protected) + n_open * n_lanes;
-
-    return n_kept < text_max(o) * n_lanes ? n_kept : text_max(o) * n_lanes;
-}
-
-uint64_t quire_lanes_bytes_max(const quire_lanes_opts *o)
-{
-    const uint64_t n_lanes = n_lanes_of(o);
-    const uint64_t hot_bytes = lane_hot_bytes(o);
-    /* Whole tiles: a lane may keep one more than its share. */
-    const uint64_t n_pages = tokens_max(o) / TILE + (hot_bytes > 0 ? 2 : 1) * n_lanes;
-
-    return n_pages * lane_page_bytes(&o->layers[0]) + (hot_max(o) / TILE + 2) * n_lanes * hot_bytes;
-}
-
-static quire_attn_workspace_opts head_opts(const quire_lanes_opts *o)
-{
-    const quire_attn_layer *layer = &o->layers[0];
-    quire_attn_workspace_opts opts = QUIRE_ATTN_WORKSPACE_OPTS_INIT;
-
-    opts.n_threads_max = (o->n_threads + layer->n_kv_head - 1) / layer->n_kv_head;
-    opts.n_seqs_max = 1;
-    opts.n_rows_max = o->n_rows_max;
-    opts.n_head_max = layer->n_head / layer->n_kv_head;
-    opts.head_dim_max = layer->d_k > layer->d_v ? layer->d_k : layer->d_v;
-    opts.n_entries_max = entries_max(o);
-    opts.page_tokens = TILE;
-    opts.n_layers_max = 1;
-    opts.n_groups = lane_hot_bytes(o) > 0 ? 2 : 1;
-    opts.groups[QUIRE_LANES_HOT] = (quire_attn_group){ .like = QUIRE_LANES_MAIN, .is_hot = true };
-    return opts;
-}
-
-static uint64_t queries_floats(const quire_lanes_opts *o)
-{
-    return o->spec->policy->needs_attention || o->spec->merges
-               ? (uint64_t)o->n_layers * o->layers[0].n_head * o->spec->probe * o->layers[0].d_k
-               : 0;
-}
-
-quire_attn_workspace_opts quire_lanes_device_limits(const quire_lanes_opts *o)
-{
-    quire_attn_workspace_opts opts = head_opts(o);
-
-    opts.n_threads_max = 1;
-    opts.n_seqs_max = o->layers[0].n_kv_head;
-    opts.n_rows_max = o->layers[0].n_kv_head * o->n_rows_max;
-    return opts;
-}
-
-uint64_t quire_lanes_buffer_bytes(const quire_lanes_opts *o)
-{
-    const quire_attn_workspace_opts head = head_opts(o);
-    const quire_attn_layer *layer = &o->layers[0];
-    const uint64_t lane_max = text_max(o);
-    const uint64_t rows =
-        o->spec->policy->needs_attention ? (uint64_t)head.n_head_max * o->spec->probe : 0;
-    const uint64_t entry = sizeof(quire_page_entry);
-
-    /* A device below has a workspace of its own. */
-    return layer->n_kv_head * ((o->is_on_device ? 0 : quire_attn_workspace_bytes(&head)) +
-                               2 * entries_max(o) * entry) +
-           quire_lanes_device_bytes(o) + sizeof(float) * queries_floats(o) +
-           quire_lanes_watch_bytes(o) + quire_lanes_sums_bytes(o) + quire_lanes_seal_bytes(o) +
-           quire_lanes_attend_bytes(o, entries_max(o), tokens_max(o)) +
-           (2 * sizeof(int32_t) + (2 + o->spec->merges) * sizeof(float) + sizeof(bool) +
-            (o->spec->policy->is_across ? CANDIDATE_BYTES : 0)) *
-               tokens_max(o) +
-           o->n_threads *
-               (lane_max * (layer->d_k + rows + 2) * sizeof(float) +
-                (o->spec->merges ? quire_lanes_fit_bytes(layer, head.n_head_max, o->spec->probe,
-                                                         (uint32_t)lane_max)
-                                 : 0));
-}
+#define TILE QUIRE_TILE_TOKENS
 
 /* ---- creating ---- */
 
@@ -175,8 +19,15 @@ static bool is_same_place(const quire_attn_source *a, const quire_attn_source *b
 
 static int check_layers(const quire_lanes_opts *o, quire_error *err)
 {
-    const size_t page_bytes = lane_page_bytes(&o->layers[0]);
+    const size_t page_bytes = quire_lane_page_bytes(&o->layers[0]);
 
+    if (quire_lanes_n_choosing(o) == 0) {
+        return quire_error_set(err, QUIRE_UNSUPP, "%s",
+                               o->keeps_all ? "--attend cannot go with a model whose layers all "
+                                              "have windows: these read nothing else"
+                                            : "--retain cannot go with a model whose layers all "
+                                              "have windows: these drop tokens already");
+    }
     for (uint32_t l = 0; l < o->n_layers; l++) {
         const quire_attn_layer *layer = &o->layers[l];
 
@@ -187,7 +38,7 @@ static int check_layers(const quire_lanes_opts *o, quire_error *err)
                                    "with models whose layers have their own",
                                    l);
         }
-        if (lane_page_bytes(layer) != page_bytes ||
+        if (quire_lane_page_bytes(layer) != page_bytes ||
             layer->k_store.format != o->layers[0].k_store.format ||
             layer->v_store.format != o->layers[0].v_store.format) {
             return quire_error_set(err, QUIRE_UNSUPP,
@@ -203,8 +54,8 @@ static int create_cache(quire_lanes *lanes, const quire_lanes_opts *o)
 {
     quire_cache_opts opts = QUIRE_CACHE_OPTS_INIT;
 
-    lanes->page_bytes = lane_page_bytes(&o->layers[0]);
-    lanes->hot_bytes = lane_hot_bytes(o);
+    lanes->page_bytes = quire_lane_page_bytes(&o->layers[0]);
+    lanes->hot_bytes = quire_lane_hot_bytes(o);
     lanes->budget_bytes = quire_lanes_bytes_max(o);
     opts.page_tokens = TILE;
     opts.page_bytes[QUIRE_LANES_MAIN] = lanes->page_bytes;
@@ -212,7 +63,7 @@ static int create_cache(quire_lanes *lanes, const quire_lanes_opts *o)
     opts.n_groups = lanes->hot_bytes > 0 ? 2 : 1;
     opts.budget_bytes = lanes->budget_bytes;
     opts.seqs_max = o->n_layers * lanes->n_kv_head;
-    opts.seq_tokens_max = text_max(o);
+    opts.seq_tokens_max = quire_lanes_text_max(o);
     opts.history_events = 0;
     opts.lock_memory = o->lock_memory;
     opts.memory = o->is_on_device ? &lanes->memory : NULL;
@@ -251,7 +102,8 @@ static void make_layer(quire_lanes *lanes, const quire_attn_layer *layer, uint32
                      ? quire_tile_bytes(QUIRE_FORMAT_HOT, QUIRE_SIDE_K, layer->d_k)
                      : 0);
     }
-    if (!lanes->keeps_all) {
+    lanes->layers[l].is_windowed = layer->window != 0;
+    if (!lanes->keeps_all && layer->window == 0) {
         one->recent_tiles = UINT32_MAX; /* hot where a hot page is */
         one->sink_tiles = 0;
     }
@@ -263,12 +115,12 @@ static void make_layer(quire_lanes *lanes, const quire_attn_layer *layer, uint32
 
 static int create_heads(quire_lanes *lanes, const quire_lanes_opts *o)
 {
-    const quire_attn_workspace_opts opts = head_opts(o);
+    const quire_attn_workspace_opts opts = quire_lanes_head_opts(o);
 
     lanes->n_members = opts.n_threads_max;
     for (uint32_t g = 0; g < lanes->n_kv_head; g++) {
         lane_head *head = &lanes->heads[g];
-        const uint32_t n = entries_max(o);
+        const uint32_t n = quire_lanes_entries_max(o);
         const uint32_t n_leaves = (n + QUIRE_LEAF_ENTRIES - 1) / QUIRE_LEAF_ENTRIES;
 
         head->entries = calloc((size_t)n_leaves * QUIRE_LEAF_ENTRIES, sizeof *head->entries);
@@ -297,13 +149,15 @@ static int create_heads(quire_lanes *lanes, const quire_lanes_opts *o)
 
 static int create_parts(quire_lanes *lanes, const quire_lanes_opts *o, bool *is_full)
 {
-    const uint64_t n_floats = queries_floats(o);
+    const uint64_t n_floats = quire_lanes_queries_floats(o);
 
     lanes->layers = calloc(o->n_layers, sizeof *lanes->layers);
-    lanes->lanes = calloc(n_lanes_of(o), sizeof *lanes->lanes);
+    lanes->choosing = calloc(o->n_layers, sizeof *lanes->choosing);
+    lanes->lanes = calloc((size_t)o->n_layers * lanes->n_kv_head, sizeof *lanes->lanes);
     lanes->heads = calloc(lanes->n_kv_head, sizeof *lanes->heads);
     lanes->queries = n_floats > 0 ? calloc(n_floats, sizeof *lanes->queries) : NULL;
-    QUIRE_FAIL_IF(lanes->layers == NULL || lanes->lanes == NULL || lanes->heads == NULL,
+    QUIRE_FAIL_IF(lanes->layers == NULL || lanes->lanes == NULL || lanes->heads == NULL ||
+                      lanes->choosing == NULL,
                   QUIRE_NOMEM);
     QUIRE_FAIL_IF(n_floats > 0 && lanes->queries == NULL, QUIRE_NOMEM);
     QUIRE_TRY(quire_lanes_device_create(lanes, o));
@@ -312,17 +166,24 @@ static int create_parts(quire_lanes *lanes, const quire_lanes_opts *o, bool *is_
     QUIRE_TRY(quire_lanes_watch_create(lanes, o));
     QUIRE_TRY(quire_lanes_sums_create(lanes, o));
     QUIRE_TRY(quire_lanes_seal_create(lanes, o));
-    QUIRE_TRY(quire_lanes_attend_create(lanes, o, entries_max(o)));
+    QUIRE_TRY(quire_lanes_attend_create(lanes, o, quire_lanes_entries_max(o)));
     for (uint32_t l = 0; l < o->n_layers; l++) {
         make_layer(lanes, &o->layers[l], l);
         lanes->layers[l].is_full = is_full[l];
+        lanes->layers[l].number = lanes->n_choosing;
+        for (uint32_t g = 0; g < lanes->n_kv_head; g++) {
+            quire_lane_at(lanes, l, g)->is_windowed = lanes->layers[l].is_windowed;
+        }
+        if (!lanes->layers[l].is_windowed) {
+            lanes->choosing[lanes->n_choosing++] = l;
+        }
     }
     return create_heads(lanes, o);
 }
 
 static int check_merge(const quire_lanes_opts *o, quire_error *err)
 {
-    if (o->spec->merges && lane_hot_bytes(o) > 0) {
+    if (o->spec->merges && quire_lane_hot_bytes(o) > 0) {
         return quire_error_set(err, QUIRE_UNSUPP,
                                "merge=fit changes V of kept tokens, and tokens in %s stay as they "
                                "are: use f32, f16, bf16 or q8",
@@ -338,15 +199,21 @@ static int check_merge(const quire_lanes_opts *o, quire_error *err)
     return QUIRE_OK;
 }
 
-/* is_full: [n_layers] */
+/* is_full: [2][n_layers], of which the second half is scratch */
 static int check_all(const quire_lanes_opts *o, bool *is_full, quire_error *err)
 {
+    bool *chooses;
+
     if (is_full == NULL) {
         return quire_error_set(err, QUIRE_NOMEM, "no memory for the lanes of --retain");
     }
+    chooses = is_full + o->n_layers;
+    for (uint32_t l = 0; l < o->n_layers; l++) {
+        chooses[l] = o->layers[l].window == 0;
+    }
     QUIRE_TRY(check_layers(o, err));
     QUIRE_TRY(check_merge(o, err));
-    if (lane_hot_bytes(o) > 0 && o->spec->policy->drops_kept && !o->keeps_all) {
+    if (quire_lane_hot_bytes(o) > 0 && o->spec->policy->drops_kept && !o->keeps_all) {
         return quire_error_set(err, QUIRE_UNSUPP,
                                "%s drops tokens that it has kept before, and tokens in %s stay in "
                                "their tile: use f32, f16, bf16 or q8",
@@ -361,12 +228,12 @@ static int check_all(const quire_lanes_opts *o, bool *is_full, quire_error *err)
                                "-m MODEL -f TEXT comes first",
                                o->spec->policy->name);
     }
-    return quire_retain_full_layers(o->spec, o->n_layers, is_full, err);
+    return quire_retain_full_layers(o->spec, o->n_layers, chooses, is_full, err);
 }
 
 int quire_lanes_check(const quire_lanes_opts *o, quire_error *err)
 {
-    bool *is_full = calloc(o->n_layers, sizeof *is_full);
+    bool *is_full = calloc(2 * (size_t)o->n_layers, sizeof *is_full);
     int rc = check_all(o, is_full, err);
 
     free(is_full);
@@ -375,7 +242,7 @@ int quire_lanes_check(const quire_lanes_opts *o, quire_error *err)
 
 int quire_lanes_create(quire_lanes **out, const quire_lanes_opts *o, quire_error *err)
 {
-    bool *is_full = calloc(o->n_layers, sizeof *is_full);
+    bool *is_full = calloc(2 * (size_t)o->n_layers, sizeof *is_full);
     quire_lanes *lanes = NULL;
     int rc = check_all(o, is_full, err);
 
@@ -388,7 +255,7 @@ int quire_lanes_create(quire_lanes **out, const quire_lanes_opts *o, quire_error
             lanes->n_layers = o->n_layers;
             lanes->n_kv_head = o->layers[0].n_kv_head;
             lanes->group = o->layers[0].n_head / lanes->n_kv_head;
-            lanes->n_text_max = text_max(o);
+            lanes->n_text_max = quire_lanes_text_max(o);
             lanes->n_full_max = o->n_full_max;
             lanes->n_repeat_max = o->n_repeat_max;
             lanes->keeps_all = o->keeps_all;
@@ -441,6 +308,7 @@ void quire_lanes_destroy(quire_lanes *lanes)
     free(lanes->queries);
     free(lanes->heads);
     free(lanes->lanes);
+    free(lanes->choosing);
     free(lanes->layers);
     free(lanes);
 }
@@ -451,8 +319,9 @@ void quire_lanes_destroy(quire_lanes *lanes)
  * ascend, so the first and the last say it. */
 static bool is_run(const lane_state *lane)
 {
-    return lane->n > 0 && lane->biases == NULL &&
-           lane->positions[lane->n] - lane->positions[1] == (int32_t)lane->n - 1;
+    return lane->is_windowed ||
+           (lane->n > 0 && lane->biases == NULL &&
+            lane->positions[lane->n] - lane->positions[1] == (int32_t)lane->n - 1);
 }
 
 lane_tables quire_lane_tables(const quire_lanes *lanes, const lane_state *lane)
@@ -514,7 +383,8 @@ void quire_lanes_read(const quire_lanes *lanes, uint32_t layer, uint32_t kv_head
     const quire_attn_layer *one = &lanes->layers[layer].one;
     const lane_tables tables = quire_lane_tables(lanes, lane);
 
-    QUIRE_CHECK(i < lane->n);
+    QUIRE_CHECK(i < quire_lane_n_held(lanes, lane));
+    i += lanes->layers[layer].n_past;
     quire_lanes_windows_begin(lanes);
     quire_lane_rows(lanes, one, &tables, QUIRE_SIDE_K, i / TILE, i % TILE, 1, k);
     quire_lane_rows(lanes, one, &tables, QUIRE_SIDE_V, i / TILE, i % TILE, 1, v);
@@ -550,7 +420,7 @@ const int32_t *quire_lanes_positions(const quire_lanes *lanes, uint32_t layer, u
 {
     const lane_state *lane = quire_lane_at(lanes, layer, kv_head);
 
-    *n = lane->n;
+    *n = quire_lane_n_held(lanes, lane);
     return lane->positions != NULL ? lane->positions + 1 : NULL;
 }
 
@@ -568,7 +438,11 @@ const float *quire_lanes_worth(const quire_lanes *lanes, uint32_t layer, uint32_
 
 const float *quire_lanes_hidden(const quire_lanes *lanes, uint32_t layer)
 {
-    return lanes->hidden + (size_t)layer * lanes->n_full_max * lanes->n_hidden;
+    const lane_layer *of = &lanes->layers[layer];
+
+    return !of->is_windowed
+               ? lanes->hidden + (size_t)of->number * lanes->n_full_max * lanes->n_hidden
+               : NULL;
 }
 
 const quire_cache *quire_lanes_cache(const quire_lanes *lanes)
@@ -582,14 +456,15 @@ void quire_lanes_stats_get(const quire_lanes *lanes, quire_lanes_stats *out)
 
     quire_cache_stats_get(lanes->cache, &cache);
     *out = (quire_lanes_stats){ .n_text = lanes->n_text,
-                                .n_lanes = lanes->n_layers * lanes->n_kv_head,
+                                .n_lanes = (uint32_t)quire_lanes_n_chosen(lanes),
                                 .generations = lanes->generations,
                                 .live_bytes = cache.live_bytes,
                                 .peak_bytes = cache.charged_peak_bytes,
                                 .budget_bytes = lanes->budget_bytes,
                                 .condense_us = lanes->condense_ns / 1000 };
+    out->n_windowed = lanes->n_layers * lanes->n_kv_head - out->n_lanes;
     for (uint32_t i = 0; i < out->n_lanes; i++) {
-        out->n_held += lanes->lanes[i].n;
+        out->n_held += quire_lane_chosen(lanes, i)->n;
     }
     for (uint32_t g = 0; g < lanes->n_kv_head; g++) {
         out->pages_read_total += lanes->heads[g].n_pages_read;

@@ -52,6 +52,16 @@
  * can matter most (page_choice.h), each row by itself, so the bits do not depend on steps. Rows
  * before read all pages. The rule is that of shared pages (packed_device.h). Nothing is dropped.
  *
+ * Layers with windows are not a policy's business: they keep the tokens that a later row sees, in
+ * full, and nothing else. Before a step the lanes give back the pages that no row from the step's
+ * first one on sees. Policies, budgets, attend_share and the figures of kept tokens are those of
+ * the other layers, which *choose*. full_layers counts all layers of the model.
+ *
+ *   lane of a layer with a window   [ given back ][ the window ][ rows of the step ]
+ *
+ * In sealed formats such a layer reads tiles in 8 bits by the distance rule of quire/attn.h, as
+ * without a policy.
+ *
  * In sealed formats tokens held in full are in 8 bits, until a condensing seals the kept ones. A
  * text that keeps all its tokens (keeps_all) has no condensing. There each tile is sealed when it
  * is full, and rows read tiles in 8 bits by the distance rule of quire/attn.h. Before a step the
@@ -107,15 +117,16 @@ typedef struct quire_lanes_opts {
 } quire_lanes_opts;
 
 /* Whether lanes work with these layers. Errors: QUIRE_INVAL (full_layers), QUIRE_UNSUPP (formats,
- * layers that share KV), QUIRE_NOMEM. */
+ * layers that share KV, windows in all layers), QUIRE_NOMEM. */
 int quire_lanes_check(const quire_lanes_opts *opts, quire_error *err);
 
 /* Errors: those of quire_lanes_check(), QUIRE_LIMIT. Memory: quire_lanes_destroy(). */
 int quire_lanes_create(quire_lanes **out, const quire_lanes_opts *opts, quire_error *err);
 void quire_lanes_destroy(quire_lanes *lanes);
 
-/* The most bytes of pages that the lanes take: the kept share of n_text_max tokens, n_full_max
- * tokens, and one partly filled page a lane. */
+/* The most bytes of pages that the lanes take. In layers that choose: the kept share of n_text_max
+ * tokens, n_full_max tokens, and one partly filled page a lane. In layers with windows: the window,
+ * n_rows_max or n_repeat_max tokens, and two such pages a lane. */
 uint64_t quire_lanes_bytes_max(const quire_lanes_opts *opts);
 /* The most bytes beside pages, in the host's memory: workspaces, positions, queries, scores. */
 uint64_t quire_lanes_buffer_bytes(const quire_lanes_opts *opts);
@@ -133,9 +144,10 @@ void quire_lanes_hidden_put(void *lanes, uint32_t layer, const float *hidden, si
 
 /* The most tokens, n at most, to which the text can be cut so that the rest is computed as if the
  * cut ones had never been there; 0 where the lanes cannot forget them: inside the condensed part,
- * of policies with sums, and of policies that score by the text's last queries. With keeps_all and
- * sealed formats a cut inside a tile whose hot pages are gone moves back to the start of the tile;
- * rows behind it read such tiles sealed. */
+ * of policies with sums, of policies that score by the text's last queries, and where a window
+ * before the cut was given back. With sealed formats and keeps_all, or layers with windows, a cut
+ * inside a tile whose hot pages are gone moves back to the start of the tile; rows behind it read
+ * such tiles sealed. */
 uint32_t quire_lanes_keepable(const quire_lanes *lanes, uint32_t n);
 /* Cut the text to its first n tokens, between two steps; n is keepable. */
 void quire_lanes_truncate(quire_lanes *lanes, uint32_t n);
@@ -168,8 +180,9 @@ int quire_lanes_condense(quire_lanes *lanes);
 
 typedef struct quire_lanes_stats {
     uint32_t n_text;       /* tokens of the text */
-    uint64_t n_held;       /* tokens, summed over lanes */
-    uint32_t n_lanes;      /* the full text would be n_lanes * n_text */
+    uint64_t n_held;       /* tokens, summed over the lanes of layers that choose */
+    uint32_t n_lanes;      /* their number: the full text would be n_lanes * n_text */
+    uint32_t n_windowed;   /* lanes of layers with windows */
     uint32_t generations;  /* condensings of this text: from the second on, input was condensed */
     uint64_t live_bytes;   /* of pages in use */
     uint64_t peak_bytes;   /* most of them, of all texts */
@@ -187,12 +200,13 @@ static inline double quire_lanes_share(const quire_lanes_stats *stats)
     return stats->n_text > 0 ? (double)stats->n_held / ((double)stats->n_text * stats->n_lanes) : 1;
 }
 
-/* The kept positions of a lane, ascending. Memory: borrowed until the next step or condensing. */
+/* The kept positions of a lane, ascending. NULL in a layer with a window, whose lanes hold the last
+ * n tokens of the text. Memory: borrowed until the next step or condensing. */
 const int32_t *quire_lanes_positions(const quire_lanes *lanes, uint32_t layer, uint32_t kv_head,
                                      uint32_t *n);
 
-/* K, [d_k], and V, [d_v], of a lane's token i < n as they are stored: transformed and rounded. For
- * tests: zeros where a device fails. */
+/* K, [d_k], and V, [d_v], of the i-th token that a lane holds, as they are stored: transformed and
+ * rounded. For tests: zeros where a device fails. */
 void quire_lanes_read(const quire_lanes *lanes, uint32_t layer, uint32_t kv_head, uint32_t i,
                       float *k, float *v);
 
@@ -200,12 +214,12 @@ void quire_lanes_read(const quire_lanes *lanes, uint32_t layer, uint32_t kv_head
  * step or condensing. */
 const float *quire_lanes_biases(const quire_lanes *lanes, uint32_t layer, uint32_t kv_head);
 
-/* The worth of a lane's tokens, [n]; NULL where the policy has none. Memory: borrowed until the
- * next step or condensing. */
+/* The worth of a lane's tokens, [n]; NULL where the policy has none, and in layers with windows.
+ * Memory: borrowed until the next step or condensing. */
 const float *quire_lanes_worth(const quire_lanes *lanes, uint32_t layer, uint32_t kv_head);
 
-/* The hidden states of a layer's tokens held in full, [quire_lanes_n_full()][n_hidden]. Memory: as
- * above. */
+/* The hidden states of a layer's tokens held in full, [quire_lanes_n_full()][n_hidden]; NULL in
+ * layers with windows. Memory: as above. */
 const float *quire_lanes_hidden(const quire_lanes *lanes, uint32_t layer);
 
 /* Between two steps: make a state of the lanes, whose text is `tokens`. The caller sets its

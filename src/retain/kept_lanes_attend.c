@@ -73,7 +73,8 @@ uint32_t quire_lanes_n_dense(const quire_lanes *lanes, uint32_t layer)
 {
     const uint32_t begin = lanes->n_text - lanes->n_rows;
 
-    if (!quire_lanes_attends(lanes) || layer < QUIRE_ATTEND_DENSE || quire_lanes_repeats(lanes)) {
+    if (!quire_lanes_attends(lanes) || layer < QUIRE_ATTEND_DENSE ||
+        lanes->layers[layer].is_windowed || quire_lanes_repeats(lanes)) {
         return lanes->n_rows;
     }
     return lanes->attend_from > begin ? quire_min_u32(lanes->attend_from - begin, lanes->n_rows)

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/num.h"
 #include "codec/slot_copy.h"
 #include "retain/lane_score.h"
 #include "retain/lanes_choice.h"
@@ -13,7 +14,7 @@
 
 #define TILE QUIRE_TILE_TOKENS
 
-/* One condensing. */
+/* One condensing. Its lanes are those that choose. */
 typedef struct condensing {
     quire_lanes *lanes;
     quire_lanes_choice choice;
@@ -22,11 +23,6 @@ typedef struct condensing {
     size_t fit_bytes;
     _Atomic int status;
 } condensing;
-
-static size_t n_lanes_of(const quire_lanes *lanes)
-{
-    return (size_t)lanes->n_layers * lanes->n_kv_head;
-}
 
 static void in_parallel(condensing *c, void (*fn)(void *ctx, uint32_t thread, uint32_t n_threads))
 {
@@ -45,14 +41,14 @@ uint32_t quire_lanes_n_queries(const quire_lanes *lanes, uint32_t n_max)
     return lanes->probe_end < n_max ? lanes->probe_end : n_max;
 }
 
-uint32_t quire_lane_queries(const quire_lanes *lanes, uint32_t lane, uint32_t n_max, float *queries,
-                            int32_t *rows_at)
+uint32_t quire_lane_queries(const quire_lanes *lanes, uint32_t chosen, uint32_t n_max,
+                            float *queries, int32_t *rows_at)
 {
-    const quire_attn_layer *one = &lanes->layers[lane / lanes->n_kv_head].one;
+    const quire_attn_layer *one = &lanes->layers[quire_lane_layer(lanes, chosen)].one;
     const uint32_t probe = lanes->spec.probe;
     const uint32_t n = quire_lanes_n_queries(lanes, n_max);
 
-    quire_probe_read(lanes->queries + (size_t)lane * lanes->group * probe * one->d_k, probe,
+    quire_probe_read(lanes->queries + (size_t)chosen * lanes->group * probe * one->d_k, probe,
                      lanes->group, one->d_k, lanes->probe_end, n, queries, rows_at);
     return n;
 }
@@ -72,9 +68,11 @@ static void read_value_norms(const quire_lanes *lanes, const quire_attn_layer *o
 static void expect_queries(const quire_lanes *lanes, uint32_t index,
                            const quire_lane_scratch *scratch, quire_retain_lane *lane)
 {
-    quire_lanes_sums_ahead(lanes, index / lanes->n_kv_head, index % lanes->n_kv_head,
-                           scratch->query_mean, scratch->query_cov);
-    read_value_norms(lanes, &lanes->layers[index / lanes->n_kv_head].one, &lanes->lanes[index],
+    const uint32_t l = quire_lane_layer(lanes, index);
+
+    quire_lanes_sums_ahead(lanes, l, index % lanes->n_kv_head, scratch->query_mean,
+                           scratch->query_cov);
+    read_value_norms(lanes, &lanes->layers[l].one, quire_lane_chosen(lanes, index),
                      scratch->value_norms);
     quire_lane_scratch_expect(scratch, lanes->group, lane);
 }
@@ -82,8 +80,8 @@ static void expect_queries(const quire_lanes *lanes, uint32_t index,
 static void score_lane(condensing *c, uint32_t index, quire_lane_scratch *scratch)
 {
     const quire_lanes *lanes = c->lanes;
-    const lane_state *state = &lanes->lanes[index];
-    const quire_attn_layer *one = &lanes->layers[index / lanes->n_kv_head].one;
+    const lane_state *state = quire_lane_chosen(lanes, index);
+    const quire_attn_layer *one = &lanes->layers[quire_lane_layer(lanes, index)].one;
     quire_retain_lane lane = { .n_tokens = state->n,
                                .positions = state->positions + 1,
                                .n_text = lanes->n_text,
@@ -105,7 +103,6 @@ static void score_lane(condensing *c, uint32_t index, quire_lane_scratch *scratc
             .n_heads = lanes->group,
             .scale = one->scale,
             .softcap = one->softcap,
-            .window = one->window,
             .sinks = one->sinks != NULL
                          ? one->sinks + (size_t)(index % lanes->n_kv_head) * lanes->group
                          : NULL,
@@ -125,15 +122,15 @@ static void score_share(void *ctx, uint32_t thread, uint32_t n_threads)
     quire_lane_scratch scratch;
     uint32_t n_max = 1;
 
-    for (size_t i = thread; i < n_lanes_of(lanes); i += n_threads) {
-        n_max = lanes->lanes[i].n > n_max ? lanes->lanes[i].n : n_max;
+    for (size_t i = thread; i < quire_lanes_n_chosen(lanes); i += n_threads) {
+        n_max = quire_max_u32(n_max, quire_lane_chosen(lanes, i)->n);
     }
     if (quire_lane_scratch_init(&scratch, &lanes->spec, lanes->group, lanes->layers[0].one.d_k,
                                 lanes->spec.probe, n_max) < 0) {
         atomic_store(&c->status, QUIRE_NOMEM);
     } else {
-        for (size_t i = thread; i < n_lanes_of(lanes); i += n_threads) {
-            if (!lanes->layers[i / lanes->n_kv_head].is_full) {
+        for (size_t i = thread; i < quire_lanes_n_chosen(lanes); i += n_threads) {
+            if (!lanes->layers[quire_lane_layer(lanes, i)].is_full) {
                 score_lane(c, (uint32_t)i, &scratch);
             }
         }
@@ -206,12 +203,12 @@ static void move_share(void *ctx, uint32_t thread, uint32_t n_threads)
     condensing *c = ctx;
     quire_lanes *lanes = c->lanes;
 
-    for (size_t i = thread; i < n_lanes_of(lanes); i += n_threads) {
-        const uint32_t l = (uint32_t)(i / lanes->n_kv_head);
+    for (size_t i = thread; i < quire_lanes_n_chosen(lanes); i += n_threads) {
+        const uint32_t l = quire_lane_layer(lanes, i);
         const bool *is_kept = c->choice.is_kept[i];
-        lane_state *lane = &lanes->lanes[i];
+        lane_state *lane = quire_lane_chosen(lanes, i);
 
-        if (quire_lanes_choice_cuts(&c->choice, l)) {
+        if (quire_lanes_choice_cuts(&c->choice, lanes->layers[l].number)) {
             if (lanes->spec.merges) {
                 quire_lane_fit(lanes, (uint32_t)i, is_kept, c->fit_room + thread * c->fit_bytes);
             }
@@ -226,8 +223,8 @@ static void bound_share(void *ctx, uint32_t thread, uint32_t n_threads)
 {
     condensing *c = ctx;
 
-    for (size_t i = thread; i < n_lanes_of(c->lanes); i += n_threads) {
-        quire_lane_bound(c->lanes, &c->lanes->lanes[i], 0);
+    for (size_t i = thread; i < quire_lanes_n_chosen(c->lanes); i += n_threads) {
+        quire_lane_bound(c->lanes, quire_lane_chosen(c->lanes, i), 0);
     }
 }
 
@@ -241,20 +238,20 @@ static int condensing_init(condensing *c, quire_lanes *lanes)
     uint32_t n_max = 0;
 
     *c = (condensing){ .lanes = lanes, .edge = quire_lanes_edge(lanes) };
-    QUIRE_TRY(quire_lanes_choice_init(choice, &lanes->spec, lanes->n_layers, lanes->n_kv_head,
+    QUIRE_TRY(quire_lanes_choice_init(choice, &lanes->spec, lanes->n_choosing, lanes->n_kv_head,
                                       lanes->n_text));
     choice->granule = is_sealed ? TILE : choice->granule;
     choice->n_behind = lanes->n_text - c->edge;
-    for (size_t i = 0; i < n_lanes_of(lanes); i++) {
-        const lane_state *lane = &lanes->lanes[i];
+    for (size_t i = 0; i < quire_lanes_n_chosen(lanes); i++) {
+        const lane_state *lane = quire_lane_chosen(lanes, i);
 
-        n_max = lane->n > n_max ? lane->n : n_max;
+        n_max = quire_max_u32(n_max, lane->n);
         choice->n_tokens[i] = lane->n;
         choice->n_before[i] = is_sealed ? quire_lane_n_condensed(lanes, lane) : 0;
         choice->positions[i] = lane->positions + 1;
     }
-    for (uint32_t l = 0; l < lanes->n_layers; l++) {
-        choice->is_full[l] = lanes->layers[l].is_full;
+    for (uint32_t i = 0; i < lanes->n_choosing; i++) {
+        choice->is_full[i] = lanes->layers[lanes->choosing[i]].is_full;
     }
     if (lanes->spec.merges) {
         c->fit_bytes =
@@ -270,8 +267,8 @@ static bool has_queries(const quire_lanes *lanes)
 {
     const bool is_wanted = lanes->queries != NULL || quire_lanes_sums(lanes);
 
-    for (uint32_t l = 0; is_wanted && l < lanes->n_layers; l++) {
-        if (lanes->layers[l].queries_end != lanes->n_text) {
+    for (uint32_t i = 0; is_wanted && i < lanes->n_choosing; i++) {
+        if (lanes->layers[lanes->choosing[i]].queries_end != lanes->n_text) {
             return false;
         }
     }
@@ -284,9 +281,11 @@ static int cut(condensing *c)
 {
     quire_lanes *lanes = c->lanes;
 
-    for (size_t i = 0; i < n_lanes_of(lanes); i++) {
-        quire_lane_cut(lanes, &lanes->lanes[i], lanes->lanes[i].n);
-        quire_lane_cool(lanes, &lanes->lanes[i], lanes->lanes[i].n - (lanes->n_text - c->edge));
+    for (size_t i = 0; i < quire_lanes_n_chosen(lanes); i++) {
+        lane_state *lane = quire_lane_chosen(lanes, i);
+
+        quire_lane_cut(lanes, lane, lane->n);
+        quire_lane_cool(lanes, lane, lane->n - (lanes->n_text - c->edge));
     }
     if (quire_lanes_attends(lanes)) {
         quire_lanes_windows_begin(lanes);

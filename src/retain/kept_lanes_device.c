@@ -180,7 +180,7 @@ static int plan_part(quire_lanes *lanes, const quire_attn_layer *call, uint32_t 
     size_t n = 0, at = 1; /* no list begins at 0 */
 
     for (uint32_t g = 0; g < lanes->n_kv_head; g++) {
-        n += quire_lane_at(lanes, l, g)->n;
+        n += lanes->layers[l].is_windowed ? 0 : quire_lane_at(lanes, l, g)->n;
     }
     QUIRE_TRY(lists_reserve(rows, n, lanes->spec.merges));
     for (uint32_t g = 0; g < lanes->n_kv_head; g++) {
@@ -242,7 +242,7 @@ static bool has_own(const quire_attn_layer *call)
 /* Bounds of the pages that the rows of the step have filled. */
 static int bound_layer(quire_lanes *lanes, uint32_t l)
 {
-    if (!quire_lanes_attends(lanes)) {
+    if (!quire_lanes_attends(lanes) || lanes->layers[l].is_windowed) {
         return QUIRE_OK;
     }
     quire_lanes_windows_begin(lanes);
@@ -355,7 +355,7 @@ void quire_lanes_device_run(quire_lanes *lanes, const quire_attn_layer *call, ui
     if (rc < 0) {
         atomic_store(&lanes->status, rc);
     }
-    if (quire_lanes_watches(lanes)) {
+    if (quire_lanes_watches(lanes) && !lanes->layers[l].is_windowed) {
         gather_watched(lanes, l);
     }
 }
@@ -367,12 +367,17 @@ int quire_lanes_device_sync(const quire_lanes *lanes)
 
 /* ---- tiles ---- */
 
-/* A quire_tile_run.at: the tile of an entry. */
+/* A quire_tile_run.at: the tile of an entry. A window that reads ahead may pass hot pages that were
+ * given back: it reads another page there. */
 static unsigned char *tile_at(const void *ctx, uint32_t i)
 {
     const lane_window *w = ctx;
+    unsigned char *page = quire_lane_page_of(w->lanes, &w->table, i, w->page_bytes);
 
-    return quire_lane_page_of(w->lanes, &w->table, i, w->page_bytes) + w->offset;
+    if (page == NULL) {
+        page = quire_lane_page_of(w->lanes, &w->table, w->table.n_entries - 1, w->page_bytes);
+    }
+    return page + w->offset;
 }
 
 static void window_put(lane_window *w, const lane_tiles *tiles)

@@ -56,27 +56,27 @@ static lane_fit lane_fit_in(const quire_attn_layer *one, uint32_t n_rows, uint32
     return m;
 }
 
-static void attend(const quire_lanes *lanes, uint32_t index, uint32_t n_queries, const lane_fit *m)
+static void attend(const quire_lanes *lanes, uint32_t chosen, uint32_t n_queries, const lane_fit *m)
 {
-    const quire_attn_layer *one = &lanes->layers[index / lanes->n_kv_head].one;
-    const lane_state *state = &lanes->lanes[index];
+    const quire_attn_layer *one = &lanes->layers[quire_lane_layer(lanes, chosen)].one;
+    const lane_state *state = quire_lane_chosen(lanes, chosen);
     const quire_retain_lane lane = { .n_tokens = state->n,
                                      .positions = state->positions + 1,
                                      .n_text = lanes->n_text,
                                      .keys = m->keys,
                                      .d = one->d_k,
-                                     .lane = index };
+                                     .lane = chosen };
     int32_t rows_at[QUIRE_RETAIN_PROBE_MAX];
     const quire_retain_probe probe = {
         .queries = m->queries,
         .rows_at = rows_at,
         .n_heads = lanes->group,
-        .n_queries = quire_lane_queries(lanes, index, n_queries, m->queries, rows_at),
+        .n_queries = quire_lane_queries(lanes, chosen, n_queries, m->queries, rows_at),
         .scale = one->scale,
         .softcap = one->softcap,
-        .window = one->window,
-        .sinks = one->sinks != NULL ? one->sinks + (size_t)(index % lanes->n_kv_head) * lanes->group
-                                    : NULL,
+        .sinks = one->sinks != NULL
+                     ? one->sinks + (size_t)(chosen % lanes->n_kv_head) * lanes->group
+                     : NULL,
     };
 
     quire_lane_keys(lanes, one, state, 0, state->n, m->keys);
@@ -137,10 +137,10 @@ static void put_values(const quire_lanes *lanes, const quire_attn_layer *one,
     quire_lanes_windows_flush(lanes);
 }
 
-void quire_lane_fit(const quire_lanes *lanes, uint32_t index, const bool *is_kept, void *room)
+void quire_lane_fit(const quire_lanes *lanes, uint32_t chosen, const bool *is_kept, void *room)
 {
-    const quire_attn_layer *one = &lanes->layers[index / lanes->n_kv_head].one;
-    const lane_state *lane = &lanes->lanes[index];
+    const quire_attn_layer *one = &lanes->layers[quire_lane_layer(lanes, chosen)].one;
+    const lane_state *lane = quire_lane_chosen(lanes, chosen);
     const uint32_t most = n_queries_max(lanes->group, lanes->spec.probe);
     const uint32_t n_queries = quire_lanes_n_queries(lanes, most);
     const lane_fit m = lane_fit_in(one, lanes->group * n_queries, lane->n, room);
@@ -156,7 +156,7 @@ void quire_lane_fit(const quire_lanes *lanes, uint32_t index, const bool *is_kep
     if (memchr(is_kept, 0, lane->n * sizeof *is_kept) == NULL) {
         return;
     }
-    attend(lanes, index, n_queries, &m);
+    attend(lanes, chosen, n_queries, &m);
     take_tokens(lanes, one, lane, is_kept, &m);
     quire_kept_fit_run(&fit, m.solving);
     put_values(lanes, one, lane, &m);

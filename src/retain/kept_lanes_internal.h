@@ -13,6 +13,8 @@
 /* Tokens of a lane. */
 typedef struct lane_state {
     quire_seq_id seq;
+    bool is_windowed; /* of a layer with a window: the token at position t is in slot t, those
+                         before lane_layer.n_past have no page, and there are no lists */
     uint32_t n;
     uint32_t capacity;  /* of positions, in tokens */
     int32_t *positions; /* [1 + capacity] token i's at 1 + i: an entry's list never begins at 0 */
@@ -29,6 +31,10 @@ typedef struct lane_layer {
     size_t key; /* k_store's place in the runtime's pages: names the layer in a call */
     quire_attn_layer one;
     bool is_full;
+    bool is_windowed;     /* it has a window */
+    uint32_t number;      /* of a layer that chooses, among these */
+    uint32_t n_past;      /* of a layer with a window: tokens whose pages were given back, */
+    uint32_t n_cooled;    /* and those whose hot pages were, the sinks apart */
     uint32_t queries_end; /* the position after the last query that was kept */
     /* Of the step: all threads write the same. */
     _Atomic(const float *) hidden;
@@ -78,19 +84,22 @@ struct quire_lanes {
     unsigned char *seal_room; /* [n_threads][seal_bytes] */
     size_t seal_bytes;
     size_t seal_tile_bytes;
-    lane_layer *layers;  /* [n_layers] */
-    lane_state *lanes;   /* [n_layers][n_kv_head] */
-    lane_head *heads;    /* [n_kv_head] */
-    float *queries;      /* [n_layers][n_head][probe][d_k], at position % probe; NULL: not needed */
-    double attend_share; /* below 1: rows choose pages, from */
+    lane_layer *layers;   /* [n_layers] */
+    lane_state *lanes;    /* [n_layers][n_kv_head] */
+    lane_head *heads;     /* [n_kv_head] */
+    uint32_t n_choosing;  /* layers without a window: a policy chooses their tokens */
+    uint32_t *choosing;   /* [n_choosing] which these are, ascending */
+    float *queries;       /* [n_choosing][n_head][probe][d_k], at position % probe; NULL: not needed
+                           */
+    double attend_share;  /* below 1: rows choose pages, from */
     uint32_t attend_from; /* this position on */
     /* Of policies that expect queries: sums over the queries since the last condensing
      * (query_sums.h). */
     quire_rotation rotation;
     float *frequencies;
     float *turns;          /* [n_rows_max][d_k] back from the rows of the step */
-    float *query_sums;     /* [n_layers][n_head][d_k] */
-    float *query_products; /* [n_layers][n_head][d_k][d_k] */
+    float *query_sums;     /* [n_choosing][n_head][d_k] */
+    float *query_products; /* [n_choosing][n_head][d_k][d_k] */
     /* Of a worth that is repeated. */
     uint32_t n_repeat_max;
     uint32_t repeat_begin; /* the part that the rows repeat; empty: rows belong to the text */
@@ -100,7 +109,7 @@ struct quire_lanes {
     const quire_predictor *predictor;
     uint32_t n_hidden;
     uint32_t n_full_max;
-    float *hidden; /* [n_layers][n_full_max][n_hidden] */
+    float *hidden; /* [n_choosing][n_full_max][n_hidden] */
     uint32_t n_text;
     uint32_t n_condensed; /* positions that were part of the last condensing */
     uint32_t n_chosen;    /* tokens of the text at the last condensing, which chose by them */
@@ -120,6 +129,23 @@ struct quire_lanes {
 static inline lane_state *quire_lane_at(const quire_lanes *lanes, uint32_t layer, uint32_t head)
 {
     return &lanes->lanes[(size_t)layer * lanes->n_kv_head + head];
+}
+
+/* Lanes that choose are numbered apart: [n_choosing][n_kv_head]. */
+static inline size_t quire_lanes_n_chosen(const quire_lanes *lanes)
+{
+    return (size_t)lanes->n_choosing * lanes->n_kv_head;
+}
+
+static inline uint32_t quire_lane_layer(const quire_lanes *lanes, size_t chosen)
+{
+    return lanes->choosing[chosen / lanes->n_kv_head];
+}
+
+static inline lane_state *quire_lane_chosen(const quire_lanes *lanes, size_t chosen)
+{
+    return quire_lane_at(lanes, quire_lane_layer(lanes, chosen),
+                         (uint32_t)(chosen % lanes->n_kv_head));
 }
 
 /* Groups of the lanes' cache. */
@@ -148,6 +174,44 @@ void quire_lane_rows(const quire_lanes *lanes, const quire_attn_layer *one,
 /* Head g of a call's layer, given the layer as one head of `group` query heads is computed. */
 quire_attn_layer quire_lane_call(const quire_attn_layer *constants, const quire_attn_layer *call,
                                  uint32_t group, uint32_t g);
+
+/* ---- kept_lanes_bytes.c ---- */
+
+/* Layers without a window. */
+uint32_t quire_lanes_n_choosing(const quire_lanes_opts *opts);
+/* The longest text, with rows that repeat a part of it; and entries of a lane's table. */
+uint32_t quire_lanes_text_max(const quire_lanes_opts *opts);
+uint32_t quire_lanes_entries_max(const quire_lanes_opts *opts);
+/* Bytes of a page, and of a hot page: 0, if no format is sealed. */
+size_t quire_lane_page_bytes(const quire_attn_layer *layer);
+size_t quire_lane_hot_bytes(const quire_lanes_opts *opts);
+quire_attn_workspace_opts quire_lanes_head_opts(const quire_lanes_opts *opts);
+uint64_t quire_lanes_queries_floats(const quire_lanes_opts *opts);
+
+/* ---- kept_lanes_windowed.c: lanes of layers with windows ---- */
+
+/* Tokens before the first tile that a row at a position or behind it sees. */
+uint32_t quire_lane_past(const quire_attn_layer *one, uint32_t position);
+/* Give back the pages, and hot pages, that rows from a position on do not read: of a lane; then
+ * note it, when all lanes of the layer have done so. */
+void quire_lane_give_back(const quire_lanes *lanes, const lane_layer *layer, const lane_state *lane,
+                          uint32_t position);
+void quire_layer_given_back(lane_layer *layer, uint32_t position);
+/* Both, of all lanes of layers with windows. */
+void quire_lanes_give_back(quire_lanes *lanes, uint32_t position);
+/* The text is cut to n tokens. */
+void quire_lanes_windowed_cut(quire_lanes *lanes, uint32_t n);
+/* The most tokens of the text, n at most, at which these layers have their windows, and the hot
+ * page of an open tile. */
+uint32_t quire_lanes_windowed_cuttable(const quire_lanes *lanes, uint32_t n);
+
+/* Tokens that a lane holds: the last ones, of a layer with a window. */
+static inline uint32_t quire_lane_n_held(const quire_lanes *lanes, const lane_state *lane)
+{
+    const size_t layer = (size_t)(lane - lanes->lanes) / lanes->n_kv_head;
+
+    return lane->n - lanes->layers[layer].n_past;
+}
 
 /* ---- kept_lanes_device.c: lanes on a device ---- */
 
@@ -251,7 +315,8 @@ void quire_lane_cool(quire_lanes *lanes, lane_state *lane, uint32_t n_condensed)
 
 /* With keeps_all: give back the hot pages that rows behind the text do not read. */
 void quire_lanes_cool(quire_lanes *lanes);
-/* The most tokens of the text, n at most, at which no lane lacks the hot page of an open tile. */
+/* The most tokens of the text, n at most, at which no lane lacks the hot page of an open tile or a
+ * window. */
 uint32_t quire_lanes_cuttable(const quire_lanes *lanes, uint32_t n);
 
 static inline bool quire_lanes_repeats(const quire_lanes *lanes)
@@ -352,8 +417,8 @@ void quire_lanes_sums_plan(quire_lanes *lanes);
 /* Add the queries of the step's rows. */
 void quire_lanes_sums_add(quire_lanes *lanes, const quire_attn_layer *one, uint32_t l, uint32_t g);
 void quire_lanes_sums_clear(quire_lanes *lanes);
-/* mean, [group][d_k], and cov, [group][d_k][d_k], of a lane's queries at the positions from n_text
- * on, transformed as its keys are. */
+/* Of a layer that chooses. mean, [group][d_k], and cov, [group][d_k][d_k], of a lane's queries at
+ * the positions from n_text on, transformed as its keys are. */
 void quire_lanes_sums_ahead(const quire_lanes *lanes, uint32_t l, uint32_t g, float *mean,
                             float *cov);
 
@@ -362,18 +427,18 @@ void quire_lanes_sums_ahead(const quire_lanes *lanes, uint32_t l, uint32_t g, fl
 /* Bytes of a thread's room for fitting a lane of n tokens, whose layer has `group` query heads. */
 size_t quire_lanes_fit_bytes(const quire_attn_layer *layer, uint32_t group, uint32_t probe,
                              uint32_t n);
-/* Fit the kept tokens of a lane: they stand for the dropped tokens then. room: as above, aligned as
- * doubles. */
-void quire_lane_fit(const quire_lanes *lanes, uint32_t index, const bool *is_kept, void *room);
+/* Fit the kept tokens of a lane that chooses: they stand for the dropped tokens then. room: as
+ * above, aligned as doubles. */
+void quire_lane_fit(const quire_lanes *lanes, uint32_t chosen, const bool *is_kept, void *room);
 
 /* ---- kept_lanes_condense.c ---- */
 
 /* Queries of a head that are there, n_max at the most. */
 uint32_t quire_lanes_n_queries(const quire_lanes *lanes, uint32_t n_max);
-/* The last n_max or fewer of a lane in order of their positions, and these; returns their number.
- */
-uint32_t quire_lane_queries(const quire_lanes *lanes, uint32_t lane, uint32_t n_max, float *queries,
-                            int32_t *rows_at);
+/* The last n_max or fewer of a lane that chooses, in order of their positions, and these; returns
+ * their number. */
+uint32_t quire_lane_queries(const quire_lanes *lanes, uint32_t chosen, uint32_t n_max,
+                            float *queries, int32_t *rows_at);
 
 /* Room for the positions, the biases, the worth and the bounds of n tokens. Errors: QUIRE_NOMEM. */
 int quire_lane_reserve_lists(const quire_lanes *lanes, lane_state *lane, uint32_t n_tokens);

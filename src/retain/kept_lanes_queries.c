@@ -21,14 +21,14 @@ uint64_t quire_lanes_sums_bytes(const quire_lanes_opts *o)
     if (!o->spec->policy->expects_queries) {
         return 0;
     }
-    return sizeof(float) * (o->n_layers * n_head * d * (d + 1) + o->n_rows_max * d + d +
-                            o->n_threads * group * d * (d + 1));
+    return sizeof(float) * (quire_lanes_n_choosing(o) * n_head * d * (d + 1) + o->n_rows_max * d +
+                            d + o->n_threads * group * d * (d + 1));
 }
 
 int quire_lanes_sums_create(quire_lanes *lanes, const quire_lanes_opts *o)
 {
     const size_t d = o->layers[0].d_k;
-    const size_t n_heads = (size_t)o->n_layers * o->layers[0].n_head;
+    const size_t n_heads = (size_t)quire_lanes_n_choosing(o) * o->layers[0].n_head;
 
     if (!o->spec->policy->expects_queries) {
         return QUIRE_OK;
@@ -58,13 +58,13 @@ void quire_lanes_sums_destroy(quire_lanes *lanes)
 
 void quire_lanes_sums_clear(quire_lanes *lanes)
 {
-    const size_t n_lanes = (size_t)lanes->n_layers * lanes->n_kv_head;
+    const size_t n_lanes = quire_lanes_n_chosen(lanes);
     const size_t d = lanes->rotation.d;
 
     for (size_t i = 0; lanes->query_sums != NULL && i < n_lanes; i++) {
         const size_t head = i * lanes->group;
 
-        lanes->lanes[i].n_queries = 0;
+        quire_lane_chosen(lanes, i)->n_queries = 0;
         memset(lanes->query_sums + head * d, 0, lanes->group * d * sizeof(float));
         memset(lanes->query_products + head * d * d, 0, lanes->group * d * d * sizeof(float));
     }
@@ -82,10 +82,11 @@ void quire_lanes_sums_plan(quire_lanes *lanes)
     }
 }
 
-/* The sums of lane g of layer l. */
+/* The sums of lane g of layer l, which chooses. */
 static quire_query_sums sums_of(const quire_lanes *lanes, uint32_t l, uint32_t g)
 {
-    const size_t head = ((size_t)l * lanes->n_kv_head + g) * lanes->group;
+    const size_t lane = (size_t)lanes->layers[l].number * lanes->n_kv_head + g;
+    const size_t head = lane * lanes->group;
     const size_t d = lanes->rotation.d;
 
     return (quire_query_sums){ .rotation = &lanes->rotation,

@@ -7,8 +7,8 @@
  * The edge is a multiple of 64 positions, and each lane keeps whole tiles, so tokens from the edge
  * on keep their slots.
  *
- * In a text that keeps all its tokens there is no edge: append() seals each tile that is full, and
- * hot pages between the sinks and the recent tokens are given back.
+ * In a text that keeps all its tokens, and in layers with windows, there is no edge: append() seals
+ * each tile that is full, and hot pages between the sinks and the recent tokens are given back.
  *
  * SPDX-License-Identifier: MIT */
 #include "retain/kept_lanes_internal.h"
@@ -199,7 +199,7 @@ void quire_lane_cool(quire_lanes *lanes, lane_state *lane, uint32_t n_condensed)
 
 void quire_lanes_cool(quire_lanes *lanes)
 {
-    const quire_attn_layer *one = &lanes->layers[0].one;
+    const quire_attn_layer *one = &lanes->layers[lanes->choosing[0]].one;
     const uint32_t tile = lanes->n_text / TILE; /* of the next row */
     const uint32_t n_sinks = one->sink_tiles * TILE;
     const uint32_t begin = lanes->n_cooled > n_sinks ? lanes->n_cooled : n_sinks;
@@ -208,9 +208,9 @@ void quire_lanes_cool(quire_lanes *lanes)
     if (lanes->hot_bytes == 0 || !lanes->keeps_all || begin >= end) {
         return;
     }
-    for (size_t i = 0; i < (size_t)lanes->n_layers * lanes->n_kv_head; i++) {
-        int rc =
-            quire_seq_release(lanes->cache, lanes->lanes[i].seq, QUIRE_LANES_HOT, begin, end, NULL);
+    for (size_t i = 0; i < quire_lanes_n_chosen(lanes); i++) {
+        int rc = quire_seq_release(lanes->cache, quire_lane_chosen(lanes, i)->seq, QUIRE_LANES_HOT,
+                                   begin, end, NULL);
 
         QUIRE_CHECK(rc == QUIRE_OK);
     }
@@ -219,6 +219,8 @@ void quire_lanes_cool(quire_lanes *lanes)
 
 uint32_t quire_lanes_cuttable(const quire_lanes *lanes, uint32_t n)
 {
-    /* All lanes have the same tokens and the same holes. */
-    return lanes->keeps_all ? quire_seq_truncatable(lanes->cache, lanes->lanes[0].seq, n) : n;
+    if (lanes->keeps_all) { /* all lanes that choose have the same tokens and the same holes */
+        n = quire_seq_truncatable(lanes->cache, quire_lane_chosen(lanes, 0)->seq, n);
+    }
+    return quire_lanes_windowed_cuttable(lanes, n);
 }

@@ -27,7 +27,8 @@ static int cut_back(quire_lanes *lanes, uint32_t begin)
     QUIRE_FAIL_IF(begin > lanes->n_text, QUIRE_INVAL);
     QUIRE_FAIL_IF(begin != 0 && begin < lanes->n_condensed, QUIRE_UNSUPP);
     QUIRE_FAIL_IF(begin != 0 && begin < lanes->n_text && quire_lanes_sums(lanes), QUIRE_UNSUPP);
-    QUIRE_FAIL_IF(quire_lanes_cuttable(lanes, begin) != begin, QUIRE_UNSUPP);
+    QUIRE_FAIL_IF(begin < lanes->n_text && quire_lanes_cuttable(lanes, begin) != begin,
+                  QUIRE_UNSUPP);
     for (size_t i = 0; i < (size_t)lanes->n_layers * lanes->n_kv_head && begin < lanes->n_text;
          i++) {
         lane_state *lane = &lanes->lanes[i];
@@ -42,6 +43,7 @@ static int cut_back(quire_lanes *lanes, uint32_t begin)
     }
     lanes->n_repeated = lanes->n_repeated < begin ? lanes->n_repeated : begin;
     lanes->n_cooled = lanes->n_cooled < begin ? lanes->n_cooled : begin;
+    quire_lanes_windowed_cut(lanes, begin);
     lanes->n_text = begin;
     return QUIRE_OK;
 }
@@ -55,9 +57,8 @@ uint32_t quire_lanes_keepable(const quire_lanes *lanes, uint32_t n)
     if (n >= lanes->n_text) {
         return lanes->n_text;
     }
-    return n < lanes->n_chosen || quire_lanes_sums(lanes) || has_queries
-               ? 0
-               : quire_lanes_cuttable(lanes, n);
+    n = quire_lanes_sums(lanes) || has_queries ? 0 : quire_lanes_cuttable(lanes, n);
+    return n < lanes->n_chosen ? 0 : n;
 }
 
 void quire_lanes_truncate(quire_lanes *lanes, uint32_t n)
@@ -77,7 +78,7 @@ int quire_lane_reserve_lists(const quire_lanes *lanes, lane_state *lane, uint32_
     uint16_t *bounds;
     uint32_t capacity;
 
-    if (n_tokens <= lane->capacity) {
+    if (n_tokens <= lane->capacity || lane->is_windowed) {
         return QUIRE_OK;
     }
     capacity = n_tokens + n_tokens / 4;
@@ -119,6 +120,20 @@ static int reserve(quire_lanes *lanes, uint32_t n_rows)
     return rc;
 }
 
+/* A step's rows in the lists of a lane. */
+static void add_rows(lane_state *lane, uint32_t begin, uint32_t n_rows)
+{
+    for (uint32_t t = 0; t < n_rows; t++) {
+        if (lane->worth != NULL) {
+            lane->worth[lane->n] = 0.0f;
+        }
+        if (lane->biases != NULL) {
+            lane->biases[1 + lane->n] = 0.0f;
+        }
+        lane->positions[1 + lane->n++] = (int32_t)(begin + t);
+    }
+}
+
 static int plan(void *ctx, const quire_attn_batch *batch)
 {
     quire_lanes *lanes = ctx;
@@ -129,20 +144,18 @@ static int plan(void *ctx, const quire_attn_batch *batch)
     QUIRE_FAIL_IF(seq->n_tokens > lanes->n_text_max, QUIRE_LIMIT);
     QUIRE_TRY(cut_back(lanes, begin));
     quire_lanes_cool(lanes);
+    /* Rows that repeat a part go again: the text goes on at its end. */
+    quire_lanes_give_back(lanes, quire_lanes_repeats(lanes) ? lanes->repeat_at : begin);
     QUIRE_TRY(reserve(lanes, seq->n_rows));
     for (size_t i = 0; i < (size_t)lanes->n_layers * lanes->n_kv_head; i++) {
         lane_state *lane = &lanes->lanes[i];
         int rc = quire_seq_append(lanes->cache, lane->seq, seq->n_rows);
 
         QUIRE_CHECK(rc == QUIRE_OK); /* the room is reserved */
-        for (uint32_t t = 0; t < seq->n_rows; t++) {
-            if (lane->worth != NULL) {
-                lane->worth[lane->n] = 0.0f;
-            }
-            if (lane->biases != NULL) {
-                lane->biases[1 + lane->n] = 0.0f;
-            }
-            lane->positions[1 + lane->n++] = (int32_t)(begin + t);
+        if (lane->is_windowed) {
+            lane->n += seq->n_rows;
+        } else {
+            add_rows(lane, begin, seq->n_rows);
         }
     }
     lanes->n_text = lanes->probe_end = seq->n_tokens;
@@ -247,13 +260,25 @@ static bool is_dense(const quire_lanes *lanes, const lane_state *lane, uint32_t 
            !is_biased(lane, page * TILE, n);
 }
 
+static const quire_page_entry *entry_of(const quire_seq_table *table, uint32_t i)
+{
+    return &table->leaves[i / QUIRE_LEAF_ENTRIES][i % QUIRE_LEAF_ENTRIES];
+}
+
 void quire_lane_entry_put(quire_lanes *lanes, const lane_state *lane, uint32_t g,
                           const lane_tables *tables, uint32_t page, uint32_t at)
 {
     quire_page_entry *entry = &lanes->heads[g].entries[at];
 
-    *entry = tables->main.leaves[page / QUIRE_LEAF_ENTRIES][page % QUIRE_LEAF_ENTRIES];
-    if (tables->is_run && lanes->hot_bytes == 0) { /* the page's own positions are not looked at */
+    *entry = *entry_of(&tables->main, page);
+    if (lane->is_windowed) {
+        entry->first_pos = (int32_t)(page * TILE);
+        entry->positions = 0;
+        if (entry->page == QUIRE_PAGE_NULL) { /* no row sees its positions: any page will do */
+            entry->page = entry_of(&tables->main, tables->main.n_entries - 1)->page;
+        }
+    } else if (tables->is_run && lanes->hot_bytes == 0) {
+        /* The page's own positions are not looked at. */
         entry->first_pos = lane->positions[1] + (int32_t)(page * TILE);
         entry->positions = 0;
     } else {
@@ -264,7 +289,7 @@ void quire_lane_entry_put(quire_lanes *lanes, const lane_state *lane, uint32_t g
         quire_page_entry *hot = &lanes->heads[g].hot_entries[at];
 
         *hot = *entry;
-        hot->page = tables->hot.leaves[page / QUIRE_LEAF_ENTRIES][page % QUIRE_LEAF_ENTRIES].page;
+        hot->page = entry_of(&tables->hot, page)->page;
     }
 }
 
@@ -329,7 +354,8 @@ static void keep_queries(quire_lanes *lanes, const quire_attn_layer *one, uint32
         const float *row = one->q[0] + (lanes->first_row + i) * one->q_stride;
 
         for (uint32_t h = 0; h < lanes->group; h++) {
-            const size_t head = ((size_t)l * lanes->n_kv_head + g) * lanes->group + h;
+            const size_t lane = (size_t)lanes->layers[l].number * lanes->n_kv_head + g;
+            const size_t head = lane * lanes->group + h;
             float *to = lanes->queries + (head * probe + position % probe) * one->d_k;
 
             memcpy(to, row + (size_t)h * one->d_k, one->d_k * sizeof *to);
@@ -346,6 +372,9 @@ static void keep_queries(quire_lanes *lanes, const quire_attn_layer *one, uint32
 /* What a policy keeps of the rows of head g. */
 static void watch_rows(quire_lanes *lanes, const quire_attn_layer *one, uint32_t l, uint32_t g)
 {
+    if (lanes->layers[l].is_windowed) {
+        return;
+    }
     keep_queries(lanes, one, l, g);
     quire_lanes_sums_add(lanes, one, l, g);
     if (!quire_lanes_watches(lanes)) {

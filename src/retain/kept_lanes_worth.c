@@ -30,7 +30,7 @@ static uint32_t watched_max(const quire_lanes_opts *o)
 
 static size_t hidden_floats(const quire_lanes_opts *o)
 {
-    return (size_t)o->n_layers * o->n_full_max * o->n_hidden;
+    return (size_t)quire_lanes_n_choosing(o) * o->n_full_max * o->n_hidden;
 }
 
 static uint32_t group_of(const quire_lanes_opts *o)
@@ -73,7 +73,8 @@ void quire_lanes_watch_destroy(quire_lanes *lanes)
 static void keep_hidden(quire_lanes *lanes, const float *hidden, size_t stride, uint32_t l)
 {
     const uint32_t first = lanes->n_text - lanes->n_rows - lanes->n_condensed;
-    float *to = lanes->hidden + ((size_t)l * lanes->n_full_max + first) * lanes->n_hidden;
+    const size_t number = lanes->layers[l].number;
+    float *to = lanes->hidden + (number * lanes->n_full_max + first) * lanes->n_hidden;
 
     for (uint32_t i = 0; i < lanes->n_rows; i++) {
         memcpy(to + (size_t)i * lanes->n_hidden, hidden + (lanes->first_row + i) * stride,
@@ -97,7 +98,7 @@ void quire_lanes_predict(quire_lanes *lanes, uint32_t l, uint32_t g)
     const bool is_predicted = lanes->spec.policy->worth == QUIRE_RETAIN_WORTH_PREDICTED;
     lane_state *lane = quire_lane_at(lanes, l, g);
 
-    if (!is_predicted && lanes->hidden == NULL) {
+    if (layer->is_windowed || (!is_predicted && lanes->hidden == NULL)) {
         return;
     }
     if (hidden == NULL) {

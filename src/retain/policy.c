@@ -476,38 +476,55 @@ char *quire_retain_text(const quire_retain_spec *spec, char *buffer, size_t buff
 
 /* ---- layers that are kept whole ---- */
 
-int quire_retain_full_layers(const quire_retain_spec *spec, uint32_t n_layers, bool *is_full,
-                             quire_error *err)
+/* The layers that full_layers names, or the policy by default: *n numbers. */
+static const int32_t *named_layers(const quire_retain_spec *spec, uint32_t *n)
 {
-    static const int32_t default_full[] = { 0, 1, -1 };
-    const int32_t *full = spec->full;
-    uint32_t n_full = spec->n_full;
-    uint32_t n = 0;
+    static const int32_t by_default[] = { 0, 1, -1 };
 
-    if (!spec->has_full) {
-        full = default_full;
-        n_full = spec->policy->has_full ? 3 : 0;
+    *n = spec->has_full ? spec->n_full : spec->policy->has_full ? 3 : 0;
+    return spec->has_full ? spec->full : by_default;
+}
+
+bool quire_retain_names_layer(const quire_retain_spec *spec, uint32_t n_layers, uint32_t layer)
+{
+    uint32_t n;
+    const int32_t *named = named_layers(spec, &n);
+
+    for (uint32_t i = 0; i < n; i++) {
+        if ((named[i] < 0 ? (int64_t)n_layers + named[i] : named[i]) == (int64_t)layer) {
+            return true;
+        }
     }
-    memset(is_full, 0, n_layers * sizeof *is_full);
-    for (uint32_t i = 0; i < n_full; i++) {
-        const int64_t layer = full[i] < 0 ? (int64_t)n_layers + full[i] : full[i];
+    return false;
+}
 
-        if (layer < 0 || layer >= (int64_t)n_layers) {
-            if (!spec->has_full) {
-                continue; /* a model of one layer */
-            }
+int quire_retain_full_layers(const quire_retain_spec *spec, uint32_t n_layers, const bool *chooses,
+                             bool *is_full, quire_error *err)
+{
+    uint32_t n_full = 0, n_choosing = 0, n_named;
+    const int32_t *named = named_layers(spec, &n_named);
+
+    for (uint32_t i = 0; spec->has_full && i < n_named; i++) {
+        if (named[i] >= (int64_t)n_layers || named[i] < -(int64_t)n_layers) {
             return quire_error_set(err, QUIRE_INVAL,
                                    "full_layers names layer %d, but the model has %u layers",
-                                   full[i], n_layers);
+                                   named[i], n_layers);
         }
-        n += !is_full[layer];
-        is_full[layer] = true;
     }
-    if (n > 0 && (double)n >= spec->share * n_layers && spec->share < 1) {
+    for (uint32_t l = 0; l < n_layers; l++) {
+        const bool is_choosing = chooses == NULL || chooses[l];
+
+        is_full[l] = is_choosing && quire_retain_names_layer(spec, n_layers, l);
+        n_choosing += is_choosing;
+        n_full += is_full[l];
+    }
+    if (n_full > 0 && (double)n_full >= spec->share * n_choosing && spec->share < 1) {
         return quire_error_set(err, QUIRE_INVAL,
-                               "%s:%g with %u of %u layers kept whole: the share must be above %g, "
-                               "or full_layers name fewer layers",
-                               spec->policy->name, spec->share, n, n_layers, (double)n / n_layers);
+                               "%s:%g with %u of %u layers%s kept whole: the share must be above "
+                               "%g, or full_layers name fewer layers",
+                               spec->policy->name, spec->share, n_full, n_choosing,
+                               n_choosing < n_layers ? " without a window" : "",
+                               (double)n_full / n_choosing);
     }
     return QUIRE_OK;
 }

@@ -132,10 +132,14 @@ int quire_retain_parse_lanes(const char *text, quire_retain_spec *out, quire_err
  * text in QUIRE_RETAIN_TEXT_MAX bytes with any granule. Returns buffer, of at least so many. */
 char *quire_retain_text(const quire_retain_spec *spec, char *buffer, size_t buffer_bytes);
 
-/* is_full[l] = whether layer l is kept whole. Errors: QUIRE_INVAL (a layer that the model lacks, or
- * whole layers alone are more than the share). */
-int quire_retain_full_layers(const quire_retain_spec *spec, uint32_t n_layers, bool *is_full,
-                             quire_error *err);
+/* Whether full_layers names a layer, or the policy by default. */
+bool quire_retain_names_layer(const quire_retain_spec *spec, uint32_t n_layers, uint32_t layer);
+
+/* is_full[l] = whether layer l is kept whole. chooses, [n_layers]: the layers whose tokens are
+ * chosen; the share counts these alone, and the others are not full. NULL: all. Errors: QUIRE_INVAL
+ * (a layer that the model lacks, or whole layers alone are more than the share). */
+int quire_retain_full_layers(const quire_retain_spec *spec, uint32_t n_layers, const bool *chooses,
+                             bool *is_full, quire_error *err);
 
 /* Whether a position is protected. */
 static inline bool quire_retain_is_protected(const quire_retain_spec *spec, uint32_t n_text,

@@ -56,8 +56,7 @@ static void soften(const quire_retain_probe *probe, const quire_retain_lane *lan
 
     for (uint32_t t = 0; t < lane->n_tokens; t++) {
         const int64_t position = lane->positions[t];
-        const bool is_seen =
-            position <= at && (probe->window == 0 || at - position < probe->window);
+        const bool is_seen = position <= at;
         float logit = row[t] * probe->scale;
 
         logit = probe->softcap != 0.0f ? probe->softcap * tanhf(logit / probe->softcap) : logit;

@@ -8,7 +8,8 @@
 
 #include "retain/policy.h"
 
-/* The queries of a lane's query heads, as its layer uses them (quire/attn.h). */
+/* The queries of a lane's query heads, as its layer uses them (quire/attn.h). The layer has no
+ * window: no policy scores tokens of such layers. */
 typedef struct quire_retain_probe {
     const float *queries;   /* [n_heads][n_queries][d], transformed as the keys are */
     const int32_t *rows_at; /* [n_queries] positions */
@@ -16,7 +17,6 @@ typedef struct quire_retain_probe {
     uint32_t n_queries;
     float scale;
     float softcap;      /* 0 = none */
-    uint32_t window;    /* 0 = none */
     const float *sinks; /* [n_heads]; NULL = none */
 } quire_retain_probe;
 

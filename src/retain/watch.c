@@ -104,7 +104,6 @@ void quire_watch_rows(const quire_watch *w, const quire_watch_room *room, float 
                                            .n_queries = n,
                                            .scale = one->scale,
                                            .softcap = one->softcap,
-                                           .window = one->window,
                                            .sinks = one->sinks };
 
         for (uint32_t i = 0; i < n; i++) {

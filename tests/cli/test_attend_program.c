@@ -62,6 +62,31 @@ static void reading_is_not_condensing(void **state)
     program_free(&result);
 }
 
+/* Layers with windows read them; the others choose. */
+static void windows_are_read(void **state)
+{
+    const char *const formats[] = { "f16", "q4" };
+
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+#define SLIDING(...)                                                                               \
+    PROGRAM("run", "-m", program_model_sliding(), "-f", text_file(), "-c", "4096", "-n", "20",     \
+            "--temp", "0", "--ignore-eos", "--json", "--kv", formats[i], __VA_ARGS__)
+        json_t *all = program_json(SLIDING("--kv-recent", "64"));
+        json_t *one = program_json(SLIDING("--kv-recent", "64", "--attend", "top:1"));
+        json_t *some = program_json(SLIDING("--kv-recent", "64", "--attend", "top:0.25"));
+
+        assert_same_text(one, all);
+        assert_true(number(retained_of(some), "share") == 1);
+        assert_true(number(retained_of(some), "read_share") < 0.3);
+        assert_true(number(retained_of(some), "peak_bytes") ==
+                    number(retained_of(one), "peak_bytes"));
+        json_decref(some);
+        json_decref(one);
+        json_decref(all);
+    }
+}
+
 #define RUN(format, ...)                                                                           \
     PROGRAM("run", "-m", program_model_deep(), "-f", text_file(), "-n", "20", "--temp", "0",       \
             "--ignore-eos", "--json", "--kv", format, __VA_ARGS__)
@@ -160,8 +185,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pages_that_matter), cmocka_unit_test(reading_is_not_condensing),
-        cmocka_unit_test(run_in_few_bits),   cmocka_unit_test(chat_in_four_bits),
-        cmocka_unit_test(bad_combinations),
+        cmocka_unit_test(windows_are_read),  cmocka_unit_test(run_in_few_bits),
+        cmocka_unit_test(chat_in_four_bits), cmocka_unit_test(bad_combinations),
     };
 
     return cmocka_run_group_tests(tests, NULL, program_clean);

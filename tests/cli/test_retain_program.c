@@ -305,6 +305,54 @@ static void predict_learns_first(void **state)
     json_decref(learned);
 }
 
+#define SLIDING(...)                                                                               \
+    PROGRAM("perplexity", "-m", program_model_sliding(), "-f", text_file(), "-c", "512", "-b",     \
+            "64", "--chunks", "2", "--json", __VA_ARGS__)
+
+/* Two of four layers have a window, of 300 tokens: they keep it, and the share is that of the other
+ * layers. Maps are fitted for those alone. */
+static void windows_stay(void **state)
+{
+    json_t *full = program_json(SLIDING("--kv", "f16"));
+    json_t *all = program_json(SLIDING("--retain", "window:1", "--prefill-chunk", "64"));
+    json_t *some =
+        program_json(SLIDING("--retain", "snap:0.25,recent=16", "--prefill-chunk", "64"));
+    const double full_bytes = number(json_object_get(full, "kv"), "live_peak_bytes");
+    char beside[4096];
+    json_t *learned;
+    program_result said;
+
+    (void)state;
+    assert_true(number(full, "ppl") == number(all, "ppl"));
+    assert_true(number(some, "ppl") != number(full, "ppl"));
+    assert_true(number(retained_of(some), "share") < 0.4);
+    /* Without a policy 512 tokens in two layers and up to 7 pages in the others; with it 3 or 4
+     * pages, and the same windows. */
+    assert_true(number(retained_of(some), "peak_bytes") <= full_bytes * 11 / 15);
+    assert_true(number(retained_of(some), "budget_bytes") <= full_bytes * 12 / 15);
+    said = program_expect(0, PROGRAM("run", "-m", program_model_sliding(), "-f", text_file(), "-n",
+                                     "1", "-c", "4096", "--retain", "snap:0.25,recent=16"));
+    assert_says(said.err, " tokens in the layers without a window by snap:0.25,");
+    program_free(&said);
+    (void)snprintf(beside, sizeof beside, "%s.retain", program_model_sliding());
+    learned =
+        program_json(PROGRAM("calibrate", "--retain", "-m", program_model_sliding(), "-f",
+                             text_file(), "-c", "128", "--chunks", "4", "-o", beside, "--json"));
+    assert_int_equal(json_array_size(json_object_get(learned, "correlation")), 4);
+    for (size_t l = 0; l < 4; l++) {
+        assert_int_equal(json_is_null(json_array_get(json_object_get(learned, "correlation"), l)),
+                         l % 2 == 0);
+    }
+    json_decref(some);
+    some = program_json(SLIDING("--retain", "predict:0.25,recent=16", "--prefill-chunk", "64"));
+    assert_true(number(retained_of(some), "share") < 0.4);
+    assert_int_equal(unlink(beside), 0);
+    json_decref(learned);
+    json_decref(some);
+    json_decref(all);
+    json_decref(full);
+}
+
 static void run_with_a_share(void **state)
 {
     const char *text = text_file();
@@ -697,6 +745,7 @@ int main(void)
         cmocka_unit_test(server_in_four_bits),
         cmocka_unit_test(buffers_are_counted),
         cmocka_unit_test(predict_learns_first),
+        cmocka_unit_test(windows_stay),
         cmocka_unit_test(run_with_a_share),
         cmocka_unit_test(run_goes_on_from_a_state),
         cmocka_unit_test(chats_keep_a_share),

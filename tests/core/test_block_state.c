@@ -17,20 +17,27 @@
 #define N_TEXT     300u
 #define N_FULL     100u /* tokens behind the condensed ones, in all lanes */
 #define N_EXTRA    5u
+#define N_WINDOW   5u
 #define PAGE_BYTES 24u
 #define HOT_BYTES  8u
 
-/* Lane i keeps every (i + 2)-th token of the condensed ones. */
+/* Lane i keeps every (i + 2)-th token of the condensed ones, and the last one its window. */
 static uint32_t n_kept(uint32_t lane)
 {
-    return (N_TEXT - N_FULL) / (lane + 2);
+    return lane == N_LANES - 1 ? 0 : (N_TEXT - N_FULL) / (lane + 2);
+}
+
+/* Tokens of a lane that are held in full. */
+static uint32_t n_last(uint32_t lane)
+{
+    return lane == N_LANES - 1 ? N_WINDOW : N_FULL;
 }
 
 static int32_t position_of(uint32_t lane, uint32_t token)
 {
     const uint32_t n = n_kept(lane);
 
-    return (int32_t)(token < n ? token * (lane + 2) : N_TEXT - N_FULL + token - n);
+    return (int32_t)(token < n ? token * (lane + 2) : N_TEXT - n_last(lane) + token - n);
 }
 
 static void fill(const quire_block_state *s, const void *part, size_t n_bytes, unsigned seed)
@@ -62,7 +69,7 @@ static void make(quire_block_state *s)
                               .hot_bytes = HOT_BYTES,
                               .n_extra = N_EXTRA };
     for (uint32_t i = 0; i < N_LANES; i++) {
-        n_tokens[i] = n_kept(i) + N_FULL;
+        n_tokens[i] = n_kept(i) + n_last(i);
     }
     assert_int_equal(quire_block_state_alloc(s, n_tokens), QUIRE_OK);
     tokens = quire_block_part(s, s->tokens);
@@ -161,6 +168,12 @@ static void refuse_hashed(const quire_block_state *made, size_t at, unsigned cha
     refuse(bytes, made->n_bytes, status, says);
 }
 
+/* Where a lane's position is in the file. */
+static size_t at_position(const quire_block_state *s, uint32_t lane, uint32_t token)
+{
+    return (size_t)((const unsigned char *)(s->lanes[lane].positions + token) - s->memory);
+}
+
 static void test_damage(void **state)
 {
     quire_block_state made;
@@ -180,11 +193,15 @@ static void test_damage(void **state)
     bytes = copy_of(&made);
     bytes[0] = 'X';
     refuse(bytes, made.n_bytes, QUIRE_CORRUPT, "it is no state of a text");
-    refuse_hashed(&made, 8, 1, QUIRE_UNSUPP, "its version is 1, this program reads 2");
+    refuse_hashed(&made, 8, 1, QUIRE_UNSUPP, "its version is 1, this program reads 3");
     /* The numbers of layers and of tokens, positions out of order. */
     refuse_hashed(&made, 16 + 4 * 8, 0, QUIRE_CORRUPT, "its parts do not fit");
     refuse_hashed(&made, 16 + 6 * 8 + 1, 9, QUIRE_CORRUPT, "its parts do not fit");
-    refuse_hashed(&made, (size_t)((const unsigned char *)made.lanes[1].positions - made.memory), 99,
+    refuse_hashed(&made, at_position(&made, 1, 0), 99, QUIRE_CORRUPT, "its parts do not fit");
+    /* Tokens held in full with a gap: of a lane with all of them, and of one with the last. */
+    refuse_hashed(&made, at_position(&made, 1, n_kept(1)), N_TEXT - N_FULL - 1, QUIRE_CORRUPT,
+                  "its parts do not fit");
+    refuse_hashed(&made, at_position(&made, N_LANES - 1, 0), (N_TEXT - N_WINDOW - 1) % 256,
                   QUIRE_CORRUPT, "its parts do not fit");
     quire_block_state_free(&made);
 }

@@ -1,7 +1,6 @@
 /* test_condensing_windows.c - texts that keep a share of their tokens in models with windows:
  * layers without a window drop tokens, the others keep their window; the bits of `quire run
- * --retain` where no token in a window is dropped there, either; the same bits after a miss, a hit,
- * a preemption and a restart; memory.
+ * --retain`; the same bits after a miss, a hit, a preemption and a restart; memory.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -26,8 +25,7 @@
 static const int32_t windows[4] = { 100, 0, 100, 0 };
 static const int32_t uneven[4] = { 40, 100, 0, 0 };
 
-/* The last tokens are kept, more than the windows see: so `quire run`, which drops in all layers,
- * drops no token of a window. */
+/* `quire run` keeps the same tokens in layers without a window, and the windows of the others. */
 static void same_as_run(const setting *s)
 {
     static answer want, want_short;
@@ -52,8 +50,16 @@ static void test_bits_of_run(void **state)
 {
     static const char *const policies[] = { "window:0.5,sinks=0,recent=0,granule=64",
                                             "window:0.5,sinks=4,recent=124,granule=64",
-                                            "last:0.5,recent=0,granule=64" };
-    setting s = { .chunk = WIDE };
+                                            "last:0.5,recent=0,granule=64",
+                                            "keydiff:0.5,sinks=0,recent=0,granule=64",
+                                            "random:0.5,sinks=0,recent=0,granule=64",
+                                            "entropy:0.5,recent=60,full_layers=none,granule=64",
+                                            "snap:0.5,recent=60,floor=0.1,granule=64",
+                                            "reconstruct:0.5,recent=60,repeat=100,granule=64",
+                                            "predict:0.5,recent=60,granule=64",
+                                            "expected:0.5,recent=60,granule=64",
+                                            "heavy:0.5,recent=60,granule=64" };
+    setting s = { .chunk = WIDE, .maps = 1 };
 
     (void)state;
     for (size_t i = 0; i < sizeof policies / sizeof policies[0]; i++) {

@@ -10,157 +10,13 @@
 
 #include <cmocka.h>
 
-#include "base/hash128.h"
-#include "base/rng.h"
-#include "device/mock_device.h"
-#include "engine/retention.h"
-#include "model/memory.h"
-#include "model_fixture.h"
-#include "seed.h"
+#include "retention_kit.h"
 
-#include <pthread.h>
+#include "base/hash128.h"
+#include "model/memory.h"
+
 #include <stdlib.h>
 #include <string.h>
-
-#define N_TOKENS 500u
-#define N_VOCAB  320u
-#define CHUNK    128u
-
-static int32_t tokens[N_TOKENS];
-
-typedef struct job {
-    pthread_t thread;
-    void (*fn)(void *ctx, uint32_t thread, uint32_t n_threads);
-    void *ctx;
-    uint32_t index;
-    uint32_t n;
-} job;
-
-static void *work(void *opaque)
-{
-    const job *j = opaque;
-
-    j->fn(j->ctx, j->index, j->n);
-    return NULL;
-}
-
-static void in_threads(uint32_t n_threads,
-                       void (*fn)(void *ctx, uint32_t thread, uint32_t n_threads), void *ctx)
-{
-    job jobs[8];
-
-    assert_true(n_threads <= 8);
-    for (uint32_t i = 0; i < n_threads; i++) {
-        jobs[i] = (job){ .fn = fn, .ctx = ctx, .index = i, .n = n_threads };
-        assert_int_equal(pthread_create(&jobs[i].thread, NULL, work, &jobs[i]), 0);
-    }
-    for (uint32_t i = 0; i < n_threads; i++) {
-        assert_int_equal(pthread_join(jobs[i].thread, NULL), 0);
-    }
-}
-
-static const quire_predictor *predictor; /* of the retentions that are opened next */
-
-/* Maps of the model; seeds give other ones. Memory: quire_predictor_free(). */
-static quire_predictor *maps_make(const quire_model *model, uint64_t seed)
-{
-    const quire_model_desc *desc = quire_model_desc_get(model);
-    const quire_predictor_shape shape = { .n_layers = desc->n_layer,
-                                          .n_kv_head = desc->n_kv_head,
-                                          .n_hidden = desc->n_embd,
-                                          .fingerprint = desc->fingerprint };
-    quire_rng own = { .state = seed };
-    quire_predictor *out;
-
-    assert_int_equal(quire_predictor_create(&out, &shape), QUIRE_OK);
-    for (uint32_t lane = 0; lane < shape.n_layers * shape.n_kv_head; lane++) {
-        float *map = quire_predictor_map(out, lane / shape.n_kv_head, lane % shape.n_kv_head);
-
-        for (uint32_t i = 0; i < shape.n_hidden; i++) {
-            map[i] = 0.3f * (float)quire_rng_normal(&own);
-        }
-        map[shape.n_hidden] = -4.0f - (float)(lane % 3);
-    }
-    return out;
-}
-
-typedef struct world {
-    quire_model *model;
-    quire_runtime *runtime;
-    quire_retention *retention; /* NULL: all tokens are kept, in full pages */
-    quire_seq_id seq;
-    uint64_t planned_bytes;
-} world;
-
-static void world_open(world *w, const quire_runtime_opts *runtime_opts, const char *policy)
-{
-    quire_retention_opts opts = { .chunk = CHUNK, .parallel = in_threads, .predictor = predictor };
-    quire_runtime_opts runtime = *runtime_opts;
-    const quire_model_desc *desc = quire_model_desc_get(w->model);
-    quire_error err = QUIRE_ERROR_INIT;
-
-    w->retention = NULL;
-    if (policy != NULL) {
-        assert_int_equal(quire_retain_parse_lanes(policy, &opts.spec, &err), QUIRE_OK);
-        if (quire_retention_plan(desc, &opts, &runtime, &err) < 0) {
-            fail_msg("%s", err.message);
-        }
-        w->planned_bytes = runtime.kv_elsewhere_bytes;
-    }
-    w->runtime = fixture_runtime(w->model, &runtime);
-    w->seq = fixture_seq(w->runtime);
-    if (policy != NULL && quire_retention_open(&w->retention, w->runtime, desc, &opts, &err) < 0) {
-        fail_msg("%s", err.message);
-    }
-}
-
-static void world_close(world *w)
-{
-    quire_retention_close(w->retention);
-    quire_runtime_destroy(w->runtime);
-}
-
-static const float *step(world *w, uint32_t begin, uint32_t n, quire_logits wanted)
-{
-    const quire_slice slice = {
-        .seq = w->seq, .tokens = tokens + begin, .n_tokens = n, .logits = wanted
-    };
-    const float *logits;
-    int rc = w->retention != NULL
-                 ? quire_retention_step(w->retention, w->runtime, &slice, 1, &logits)
-                 : quire_runtime_step(w->runtime, &slice, 1, &logits);
-
-    assert_int_equal(rc, QUIRE_OK);
-    return logits;
-}
-
-/* Logits of all tokens in steps of n. */
-static float *read_text(world *w, uint32_t n)
-{
-    float *out = malloc((size_t)N_TOKENS * N_VOCAB * sizeof *out);
-
-    assert_non_null(out);
-    for (uint32_t at = 0; at < N_TOKENS; at += n) {
-        const uint32_t now = n < N_TOKENS - at ? n : N_TOKENS - at;
-
-        memcpy(out + (size_t)at * N_VOCAB, step(w, at, now, QUIRE_LOGITS_ALL),
-               (size_t)now * N_VOCAB * sizeof *out);
-    }
-    return out;
-}
-
-static quire_runtime_opts opts_of(quire_format format, uint32_t n_threads)
-{
-    quire_runtime_opts opts = QUIRE_RUNTIME_OPTS_INIT;
-
-    opts.n_ctx = 512;
-    opts.n_seqs_max = 1;
-    opts.n_batch = 100;
-    opts.n_threads = n_threads;
-    opts.k_format = format;
-    opts.v_format = format;
-    return opts;
-}
 
 static quire_model *open_model(void)
 {
@@ -380,64 +236,6 @@ static int teardown(void **state)
 
 /* ---- states ---- */
 
-/* A copy of a state's file. Memory: free(). */
-static unsigned char *copy_of(const quire_block_state *state)
-{
-    unsigned char *copy = malloc(state->n_bytes);
-
-    assert_non_null(copy);
-    memcpy(copy, state->memory, state->n_bytes);
-    return copy;
-}
-
-/* Read half of the text, save; the other half behind the loaded state has the same logits. */
-static void go_on(world *w, const quire_runtime_opts *opts, const char *policy)
-{
-    const uint32_t n = 320;
-    const size_t n_floats = (size_t)(N_TOKENS - n) * N_VOCAB;
-    quire_block_state saved, read;
-    quire_error err = QUIRE_ERROR_INIT;
-    quire_lanes_stats before, after;
-    float *whole, *rest;
-
-    world_open(w, opts, policy);
-    whole = read_text(w, 64);
-    world_close(w);
-    world_open(w, opts, policy);
-    for (uint32_t at = 0; at < n; at += 64) {
-        (void)step(w, at, 64, QUIRE_LOGITS_LAST);
-    }
-    assert_int_equal(quire_retention_save(w->retention, w->runtime, tokens, &saved), QUIRE_OK);
-    quire_lanes_stats_get(quire_retention_lanes(w->retention), &before);
-    world_close(w);
-    assert_true(before.generations > 0);
-    if (quire_block_state_parse(&read, copy_of(&saved), saved.n_bytes, &err) < 0) {
-        fail_msg("%s", err.message);
-    }
-    world_open(w, opts, policy);
-    if (quire_retention_load(w->retention, w->runtime, w->seq, &read, &err) < 0) {
-        fail_msg("%s: %s", policy, err.message);
-    }
-    quire_lanes_stats_get(quire_retention_lanes(w->retention), &after);
-    assert_int_equal(after.n_held, before.n_held);
-    assert_int_equal(after.generations, before.generations);
-    assert_int_equal(after.live_bytes, before.live_bytes);
-    rest = malloc(n_floats * sizeof *rest);
-    assert_non_null(rest);
-    for (uint32_t at = n; at < N_TOKENS; at += 64) {
-        const uint32_t now = 64 < N_TOKENS - at ? 64 : N_TOKENS - at;
-
-        memcpy(rest + (size_t)(at - n) * N_VOCAB, step(w, at, now, QUIRE_LOGITS_ALL),
-               (size_t)now * N_VOCAB * sizeof *rest);
-    }
-    assert_memory_equal(rest, whole + (size_t)n * N_VOCAB, n_floats * sizeof *rest);
-    world_close(w);
-    free(rest);
-    free(whole);
-    quire_block_state_free(&read);
-    quire_block_state_free(&saved);
-}
-
 static void test_states(void **state)
 {
     static const struct {
@@ -600,29 +398,6 @@ static void test_states_that_lie(void **state)
 
 /* ---- a device ---- */
 
-static quire_device *mock; /* opened last */
-
-static int open_mock(quire_device **out, const char *name, const quire_device_opts *opts,
-                     quire_error *err)
-{
-    const quire_mock_device_opts slow = { .delay_ticks = 2 };
-    const int rc = quire_mock_device_open(out, opts, &slow, err);
-
-    assert_string_equal(name, "mock");
-    mock = *out;
-    return rc;
-}
-
-static quire_runtime_opts on_mock(quire_format format)
-{
-    quire_runtime_opts opts = opts_of(format, 2);
-
-    opts.kv_recent = 64;
-    opts.device = "mock";
-    opts.device_open = open_mock;
-    return opts;
-}
-
 /* The mock's kernels are the CPU's. */
 static void test_on_a_device(void **state)
 {
@@ -696,7 +471,7 @@ static void test_a_device_is_lost(void **state)
                    : i < 12 ? "reconstruct:0.5,recent=16,repeat=40"
                             : "heavy:0.5,recent=16");
         (void)step(&w, 0, 64, QUIRE_LOGITS_LAST);
-        quire_mock_device_set(mock, &faults);
+        quire_mock_device_set(retention_mock, &faults);
         for (uint32_t at = 64; at < N_TOKENS && rc == QUIRE_OK; at += 50 + i) {
             const quire_slice slice = {
                 .seq = w.seq, .tokens = tokens + at, .n_tokens = 50 + i, .logits = QUIRE_LOGITS_LAST
@@ -786,10 +561,7 @@ int main(void)
         cmocka_unit_test(test_on_a_device),
         cmocka_unit_test(test_a_device_is_lost),
     };
-    quire_rng rng = test_rng(3);
 
-    for (uint32_t i = 0; i < N_TOKENS; i++) {
-        tokens[i] = (int32_t)quire_rng_below(&rng, N_VOCAB);
-    }
+    text_make(3);
     return cmocka_run_group_tests(tests, NULL, teardown);
 }

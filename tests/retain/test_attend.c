@@ -16,7 +16,9 @@
 #include "retain/kept_lanes.h"
 #include "seed.h"
 
-#define N_LAYERS (QUIRE_ATTEND_DENSE + 2u)
+#define N_LAYERS (QUIRE_ATTEND_DENSE + 3u)
+#define WINDOWED (N_LAYERS - 1) /* this layer has a window, */
+#define WINDOW   150u           /* which it reads as it is */
 #define N_KV     2u
 #define GROUP    2u
 #define N_HEAD   (N_KV * GROUP)
@@ -69,6 +71,7 @@ static world *world_make(const char *policy, quire_format format, double share, 
         layer->k_store = layer->k[0];
         layer->v_store = layer->v[0];
     }
+    w->layers[WINDOWED].window = WINDOW;
     w->share = share;
     opts = (quire_lanes_opts){ .spec = &spec,
                                .layers = w->layers,
@@ -193,11 +196,42 @@ static void choose(const world *w, uint32_t l, uint32_t g, bool *is_read)
     }
 }
 
+/* The last row of the layer with a window. */
+static void check_window(const world *w, double within)
+{
+    const uint32_t row = w->n_text - 1, first = row < WINDOW ? 0 : row - WINDOW + 1;
+
+    for (uint32_t h = 0; h < N_HEAD; h++) {
+        double sum = 0.0, out[D] = { 0 };
+
+        for (uint32_t t = first; t <= row; t++) {
+            double p = 0.0;
+
+            for (uint32_t d = 0; d < D; d++) {
+                p += (double)w->q[WINDOWED][row][h * D + d] *
+                     (double)w->k[WINDOWED][t][h / GROUP * D + d];
+            }
+            sum += exp(0.5 * p);
+            for (uint32_t d = 0; d < D; d++) {
+                out[d] += exp(0.5 * p) * (double)w->v[WINDOWED][t][h / GROUP * D + d];
+            }
+        }
+        for (uint32_t d = 0; d < D; d++) {
+            const double got = (double)w->out[WINDOWED][0][h * D + d];
+
+            if (!(fabs(got - out[d] / sum) < within)) {
+                fail_msg("window, head %u: %g, not %g", h, got, out[d] / sum);
+            }
+        }
+    }
+}
+
 static void check_row(const world *w, double within)
 {
     const uint32_t row = w->n_text - 1;
 
-    for (uint32_t l = 0; l < N_LAYERS; l++) {
+    check_window(w, within);
+    for (uint32_t l = 0; l < WINDOWED; l++) {
         for (uint32_t h = 0; h < N_HEAD; h++) {
             const uint32_t g = h / GROUP;
             uint32_t n;
@@ -268,8 +302,8 @@ static void test_choice(void **state)
         step(w, 200);
         step(w, 1);
         check_row(w, 1e-4);
-        quire_lanes_truncate(w->lanes, 500);
-        assert_int_equal(step_at(w, 500, 200), QUIRE_OK);
+        quire_lanes_truncate(w->lanes, 800);
+        assert_int_equal(step_at(w, 800, 90), QUIRE_OK);
         step(w, 1);
         check_row(w, 1e-4);
         quire_lanes_stats_get(w->lanes, &stats);
@@ -324,7 +358,9 @@ static void test_steps(void **state)
             const float *a = some + l * N_TEXT * row, *b = dense + l * N_TEXT * row;
 
             assert_memory_equal(a, b, 500 * row * sizeof *a);
-            if (l >= QUIRE_ATTEND_DENSE) {
+            if (l == WINDOWED) {
+                assert_memory_equal(a, b, N_TEXT * row * sizeof *a);
+            } else if (l >= QUIRE_ATTEND_DENSE) {
                 assert_memory_not_equal(a + 500 * row, b + 500 * row, row * sizeof *a);
             }
         }
@@ -334,6 +370,24 @@ static void test_steps(void **state)
         free(single);
         world_free(w);
     }
+}
+
+/* The layer with a window counts no pages. */
+static void test_counts(void **state)
+{
+    world *w = world_make("window:1", QUIRE_FORMAT_F16, 0.5, 2);
+    quire_lanes_stats stats;
+
+    (void)state;
+    quire_lanes_attend_from(w->lanes, 601);
+    for (int i = 0; i < 4; i++) {
+        step(w, i < 3 ? 200 : 1);
+    }
+    step(w, 1);
+    quire_lanes_stats_get(w->lanes, &stats);
+    assert_int_equal(stats.pages_held_total, (WINDOWED - QUIRE_ATTEND_DENSE) * N_KV * 10);
+    assert_int_equal(stats.pages_read_total, (WINDOWED - QUIRE_ATTEND_DENSE) * N_KV * 5);
+    world_free(w);
 }
 
 /* On condensed pages, too. */
@@ -433,7 +487,7 @@ static void check_sealed(const world *w)
     static lane_rows rows;
     double norm = 0.0, off = 0.0, off_all = 0.0;
 
-    for (uint32_t l = QUIRE_ATTEND_DENSE; l < N_LAYERS; l++) {
+    for (uint32_t l = QUIRE_ATTEND_DENSE; l < WINDOWED; l++) {
         for (uint32_t h = 0; h < N_HEAD; h++) {
             bool is_read[PAGES] = { false };
             double want[D], all[D];
@@ -607,7 +661,7 @@ int main(void)
         cmocka_unit_test(test_choice),    cmocka_unit_test(test_steps),
         cmocka_unit_test(test_condensed), cmocka_unit_test(test_sealed),
         cmocka_unit_test(test_nan),       cmocka_unit_test(test_ties),
-        cmocka_unit_test(test_rounding),
+        cmocka_unit_test(test_rounding),  cmocka_unit_test(test_counts),
     };
 
     rng = test_rng(1);

@@ -17,6 +17,9 @@
 #include "seed.h"
 
 #define N_LAYERS 3u
+#define WINDOWED 1u /* this layer has a window, */
+#define WINDOW   90u
+#define N_CHOOSE 2u /* and so many have none */
 #define N_KV     2u
 #define GROUP    2u
 #define N_HEAD   (N_KV * GROUP)
@@ -68,7 +71,7 @@ static void make_layers(world *w, quire_format k, quire_format v)
         layer->v_store = layer->v[0];
     }
     /* Differences between layers. */
-    w->layers[1].window = 90;
+    w->layers[WINDOWED].window = WINDOW;
     w->layers[2].softcap = 4.0f;
     fill(w->sinks, N_HEAD);
     w->layers[2].sinks = w->sinks;
@@ -171,19 +174,29 @@ static double logit_of(const world *w, uint32_t l, uint32_t h, uint32_t row, uin
     return cap != 0.0 ? cap * tanh(sum / cap) : sum;
 }
 
-/* Head h of a row over the tokens that its lane holds. */
+/* The first token that a row sees. */
+static uint32_t window_begin(const world *w, uint32_t l, uint32_t row)
+{
+    const uint32_t window = w->layers[l].window;
+
+    return window == 0 || row < window ? 0 : row - window + 1;
+}
+
+/* Head h of a row over the tokens that its lane holds; of a layer with a window over all tokens of
+ * the window, whatever the lane holds. */
 static void expect_row(const world *w, uint32_t l, uint32_t h, uint32_t row, double *out)
 {
     uint32_t n;
     const int32_t *held = quire_lanes_positions(w->lanes, l, h / GROUP, &n);
-    const uint32_t window = w->layers[l].window;
+    const uint32_t first = window_begin(w, l, row);
     double sum = w->layers[l].sinks != NULL ? exp((double)w->layers[l].sinks[h]) : 0.0;
 
     memset(out, 0, D_V * sizeof *out);
+    n = l == WINDOWED ? row + 1 : n;
     for (uint32_t i = 0; i < n; i++) {
-        const uint32_t t = (uint32_t)held[i];
+        const uint32_t t = l == WINDOWED ? i : (uint32_t)held[i];
 
-        if (t <= row && (window == 0 || row - t < window)) {
+        if (t <= row && t >= first) {
             const double p = exp(logit_of(w, l, h, row, t));
 
             sum += p;
@@ -278,14 +291,21 @@ static void test_rows_keep_their_bits(void **state)
             const int32_t *held = quire_lanes_positions(w->lanes, l, g, &n);
             const int32_t *all = quire_lanes_positions(alone->lanes, l, g, &n_all);
 
-            assert_int_equal(n_all, 360);
-            assert_true(n >= 60 && n <= 90);
+            if (l == WINDOWED) { /* of the last step's first row, in whole pages */
+                assert_null(held);
+                assert_int_equal(n, 360 - (300 - (WINDOW - 1)) / 64 * 64);
+                assert_int_equal(n_all, n);
+            } else {
+                assert_int_equal(n_all, 360);
+                assert_true(n >= 60 && n <= 90);
+            }
             for (uint32_t i = 0; i < n; i++) {
+                const uint32_t at = l == WINDOWED ? i : (uint32_t)held[i];
                 float k[2][D_K], v[2][D_V];
 
-                assert_int_equal(all[held[i]], held[i]);
+                assert_true(l == WINDOWED || all[at] == held[i]);
                 quire_lanes_read(w->lanes, l, g, i, k[0], v[0]);
-                quire_lanes_read(alone->lanes, l, g, (uint32_t)held[i], k[1], v[1]);
+                quire_lanes_read(alone->lanes, l, g, at, k[1], v[1]);
                 assert_memory_equal(k[0], k[1], sizeof k[0]);
                 assert_memory_equal(v[0], v[1], sizeof v[0]);
             }
@@ -308,8 +328,8 @@ static void check_bytes(const world *w, size_t page_bytes)
             uint32_t n;
 
             (void)quire_lanes_positions(w->lanes, l, g, &n);
-            pages += (n + 63) / 64;
-            held += n;
+            pages += (n + 63) / 64; /* a window's begin with a page */
+            held += l == WINDOWED ? 0 : n;
         }
     }
     assert_int_equal(stats.n_held, held);
@@ -322,7 +342,8 @@ static void test_bytes(void **state)
 {
     const size_t page_bytes = quire_tile_bytes(QUIRE_FORMAT_F16, QUIRE_SIDE_K, D_K) +
                               quire_tile_bytes(QUIRE_FORMAT_F16, QUIRE_SIDE_V, D_V);
-    const size_t n_lanes = N_LAYERS * N_KV;
+    const size_t n_lanes = N_CHOOSE * N_KV;
+    const size_t n_window = N_KV * ((WINDOW - 1 + ROWS_MAX) / 64 + 2); /* pages */
     world *w = world_make("snap:0.25,recent=16", QUIRE_FORMAT_F16, QUIRE_FORMAT_F16);
     quire_lanes_stats stats;
 
@@ -343,9 +364,11 @@ static void test_bytes(void **state)
     assert_int_equal(stats.generations, 3);
     assert_int_equal(stats.n_text, 700);
     /* The full text takes 11 pages a lane; a quarter, a chunk and a page take less than 8. */
-    assert_true(stats.peak_bytes <= 8 * n_lanes * page_bytes);
+    assert_true(stats.peak_bytes <= (8 * n_lanes + n_window) * page_bytes);
     assert_int_equal(stats.budget_bytes,
-                     ((700 / 4 + 1 + 200) * n_lanes / 64 + n_lanes) * page_bytes);
+                     ((700 / 4 + 1 + 200) * n_lanes / 64 + n_lanes + n_window) * page_bytes);
+    assert_int_equal(stats.n_lanes, n_lanes);
+    assert_int_equal(stats.n_windowed, N_KV);
     world_free(w);
 }
 
@@ -433,7 +456,8 @@ static void test_cuts(void **state)
     (void)quire_lanes_positions(w->lanes, 0, 0, &n);
     assert_int_equal(quire_lanes_n_full(w->lanes), 40);
     assert_int_equal(step_at(w, 149, 1), QUIRE_UNSUPP); /* condensed */
-    assert_int_equal(step_at(w, 150, 30), QUIRE_OK);
+    assert_int_equal(step_at(w, 150, 1), QUIRE_UNSUPP); /* its window was given back */
+    assert_int_equal(step_at(w, 160, 30), QUIRE_OK);
     check_step(w, 30, 2e-5);
     assert_int_equal(step_at(w, 0, 70), QUIRE_OK); /* another text */
     check_step(w, 70, 2e-5);
@@ -498,7 +522,12 @@ static void test_refusals(void **state)
     world *w = world_make("snap:0.5", QUIRE_FORMAT_F32, QUIRE_FORMAT_F32);
 
     (void)state;
-    refuse(w, "entropy:0.5", QUIRE_INVAL, "3 of 3 layers kept whole");
+    refuse(w, "entropy:0.5", QUIRE_INVAL, "2 of 2 layers without a window kept whole");
+    for (uint32_t l = 0; l < N_LAYERS; l++) {
+        w->layers[l].window = 90;
+    }
+    refuse(w, "snap", QUIRE_UNSUPP, "whose layers all have windows: these drop tokens already");
+    make_layers(w, QUIRE_FORMAT_F32, QUIRE_FORMAT_F32);
     w->layers[1].k_store.lane.offset = 0;
     refuse(w, "snap", QUIRE_UNSUPP, "layer 1 reads K or V that it does not store");
     make_layers(w, QUIRE_FORMAT_Q8, QUIRE_FORMAT_Q4);
@@ -527,15 +556,14 @@ static void test_probe(void **state)
     quire_retain_lane lane = { .n_tokens = N, .positions = positions, .keys = keys, .d = D };
 
     (void)state;
-    for (int variant = 0; variant < 4; variant++) {
+    for (int variant = 0; variant < 3; variant++) {
         const quire_retain_probe probe = { .queries = queries,
                                            .rows_at = rows_at,
                                            .n_heads = GROUP,
                                            .n_queries = QUERIES,
                                            .scale = 0.2f,
                                            .softcap = variant == 1 ? 3.0f : 0.0f,
-                                           .window = variant == 2 ? 100 : 0,
-                                           .sinks = variant == 3 ? sinks : NULL };
+                                           .sinks = variant == 2 ? sinks : NULL };
 
         fill(keys, N * D);
         fill(queries, GROUP * QUERIES * D);
@@ -544,7 +572,7 @@ static void test_probe(void **state)
         }
         quire_retain_attend(&probe, &lane, got);
         for (uint32_t r = 0; r < GROUP * QUERIES; r++) {
-            double want[N], sum = variant == 3 ? exp((double)sinks[r / QUERIES]) : 0.0;
+            double want[N], sum = variant == 2 ? exp((double)sinks[r / QUERIES]) : 0.0;
             const int32_t at = rows_at[r % QUERIES];
 
             for (uint32_t t = 0; t < N; t++) {
@@ -555,9 +583,7 @@ static void test_probe(void **state)
                 }
                 logit *= 0.2;
                 logit = variant == 1 ? 3 * tanh(logit / 3) : logit;
-                want[t] = positions[t] <= at && (variant != 2 || at - positions[t] < 100)
-                              ? exp(logit)
-                              : 0.0;
+                want[t] = positions[t] <= at ? exp(logit) : 0.0;
                 sum += want[t];
             }
             for (uint32_t t = 0; t < N; t++) {

@@ -216,18 +216,37 @@ static void test_full_layers(void **state)
     bool full[8];
 
     (void)state;
-    assert_int_equal(quire_retain_full_layers(&spec, 8, full, &err), QUIRE_OK);
+    assert_int_equal(quire_retain_full_layers(&spec, 8, NULL, full, &err), QUIRE_OK);
     assert_true(full[0] && full[1] && !full[2] && !full[6] && full[7]);
-    assert_int_equal(quire_retain_full_layers(&spec, 6, full, &err), QUIRE_INVAL);
+    assert_int_equal(quire_retain_full_layers(&spec, 6, NULL, full, &err), QUIRE_INVAL);
     assert_non_null(strstr(err.message, "3 of 6 layers kept whole: the share must be above 0.5"));
     spec = spec_of("entropy:0.5,full_layers=none");
-    assert_int_equal(quire_retain_full_layers(&spec, 2, full, &err), QUIRE_OK);
+    assert_int_equal(quire_retain_full_layers(&spec, 2, NULL, full, &err), QUIRE_OK);
     assert_false(full[0] || full[1]);
     spec = spec_of("window:0.5,full_layers=8");
-    assert_int_equal(quire_retain_full_layers(&spec, 8, full, &err), QUIRE_INVAL);
+    assert_int_equal(quire_retain_full_layers(&spec, 8, NULL, full, &err), QUIRE_INVAL);
     assert_non_null(strstr(err.message, "layer 8, but the model has 8 layers"));
     spec = spec_of("entropy:1");
-    assert_int_equal(quire_retain_full_layers(&spec, 1, full, &err), QUIRE_OK);
+    assert_int_equal(quire_retain_full_layers(&spec, 1, NULL, full, &err), QUIRE_OK);
+}
+
+/* Layers that do not choose are never whole, and do not count. */
+static void test_choosing_layers(void **state)
+{
+    static const bool inner[6] = { false, false, true, true, true, false };
+    static const bool outer[6] = { true, false, true, false, false, true };
+    const quire_retain_spec spec = spec_of("entropy:0.5");
+    quire_error err = QUIRE_ERROR_INIT;
+    bool full[6];
+
+    (void)state;
+    assert_true(quire_retain_names_layer(&spec, 6, 5) && !quire_retain_names_layer(&spec, 6, 4));
+    assert_int_equal(quire_retain_full_layers(&spec, 6, inner, full, &err), QUIRE_OK);
+    for (uint32_t l = 0; l < 6; l++) {
+        assert_false(full[l]);
+    }
+    assert_int_equal(quire_retain_full_layers(&spec, 6, outer, full, &err), QUIRE_INVAL);
+    assert_non_null(strstr(err.message, "2 of 3 layers without a window kept whole"));
 }
 
 /* ---- scores ---- */
@@ -688,14 +707,23 @@ static void test_baselines(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_parse),          cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_full_layers),    cmocka_unit_test(test_attention_scores),
-        cmocka_unit_test(test_measure),        cmocka_unit_test(test_keydiff),
-        cmocka_unit_test(test_even_budgets),   cmocka_unit_test(test_weighed_budgets),
-        cmocka_unit_test(test_random_budgets), cmocka_unit_test(test_choose),
-        cmocka_unit_test(test_ties_and_nan),   cmocka_unit_test(test_baselines),
-        cmocka_unit_test(test_threshold),      cmocka_unit_test(test_digits),
-        cmocka_unit_test(test_long_lists),     cmocka_unit_test(test_staying_tokens),
+        cmocka_unit_test(test_parse),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_full_layers),
+        cmocka_unit_test(test_choosing_layers),
+        cmocka_unit_test(test_attention_scores),
+        cmocka_unit_test(test_measure),
+        cmocka_unit_test(test_keydiff),
+        cmocka_unit_test(test_even_budgets),
+        cmocka_unit_test(test_weighed_budgets),
+        cmocka_unit_test(test_random_budgets),
+        cmocka_unit_test(test_choose),
+        cmocka_unit_test(test_ties_and_nan),
+        cmocka_unit_test(test_baselines),
+        cmocka_unit_test(test_threshold),
+        cmocka_unit_test(test_digits),
+        cmocka_unit_test(test_long_lists),
+        cmocka_unit_test(test_staying_tokens),
     };
 
     rng = test_rng(1);

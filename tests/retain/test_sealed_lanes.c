@@ -565,7 +565,7 @@ static void test_room(void **state)
 
         policy_make(policy, sizeof policy, round % 4 < 3);
         assert_int_equal(quire_retain_parse(policy, &spec, &err), QUIRE_OK);
-        if (quire_retain_full_layers(&spec, N_LAYERS, is_full, &err) == QUIRE_OK) {
+        if (quire_retain_full_layers(&spec, N_LAYERS, NULL, is_full, &err) == QUIRE_OK) {
             check_room(policy, f[0], f[1]);
             round++;
         }

@@ -15,7 +15,8 @@
 #include "retain/kept_lanes_internal.h"
 #include "seed.h"
 
-#define N_LAYERS 2u
+#define N_LAYERS 3u
+#define N_CHOOSE 2u /* layers; the one behind has a window, and no token of it a worth */
 #define N_KV     2u
 #define GROUP    2u
 #define N_HEAD   (N_KV * GROUP)
@@ -67,7 +68,7 @@ static void make_layers(world *w, quire_format format)
         layer->v_store = layer->v[0];
     }
     w->layers[1].sinks = w->sinks;
-    w->layers[1].window = 70;
+    w->layers[N_CHOOSE].window = 70;
 }
 
 static world *world_make(const char *policy, quire_format format, uint32_t n_hidden)
@@ -155,10 +156,9 @@ static void step(world *w, uint32_t n_rows)
 
 static double power(const world *w, uint32_t l, uint32_t h, uint32_t row, uint32_t t)
 {
-    const uint32_t window = w->layers[l].window;
     double sum = 0.0;
 
-    if (t > row || (window != 0 && row - t >= window)) {
+    if (t > row) {
         return 0.0;
     }
     for (uint32_t i = 0; i < D; i++) {
@@ -209,14 +209,14 @@ static void expect_worth(const world *w, uint32_t l, uint32_t g, const double *w
 
 /* ---- accumulated attention ---- */
 
-static double sums[N_LAYERS][N_KV][N_TEXT + REPEAT];
+static double sums[N_CHOOSE][N_KV][N_TEXT + REPEAT];
 
 static void add_rows(const world *w, uint32_t n_rows)
 {
     bool is_held[N_TEXT + REPEAT];
     double p[N_TEXT + REPEAT];
 
-    for (uint32_t l = 0; l < N_LAYERS; l++) {
+    for (uint32_t l = 0; l < N_CHOOSE; l++) {
         for (uint32_t h = 0; h < N_HEAD; h++) {
             held_of(w, l, h / GROUP, is_held);
             for (uint32_t row = w->n_text - n_rows; row < w->n_text; row++) {
@@ -238,7 +238,7 @@ static void check_heavy(quire_format format, double within)
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         step(w, rows[i]);
         add_rows(w, rows[i]);
-        for (uint32_t l = 0; l < N_LAYERS; l++) {
+        for (uint32_t l = 0; l < N_CHOOSE; l++) {
             for (uint32_t g = 0; g < N_KV; g++) {
                 expect_worth(w, l, g, sums[l][g], within);
             }
@@ -274,7 +274,7 @@ static void test_heavy_keeps(void **state)
     step(w, 100);
     add_rows(w, 100);
     assert_int_equal(quire_lanes_condense(w->lanes), QUIRE_OK);
-    for (uint32_t l = 0; l < N_LAYERS; l++) {
+    for (uint32_t l = 0; l < N_CHOOSE; l++) {
         for (uint32_t g = 0; g < N_KV; g++) {
             double least = INFINITY, most = 0.0;
             uint32_t n = 0;
@@ -314,7 +314,7 @@ static void want_repeated(const world *w, uint32_t begin, uint32_t end, uint32_t
     const uint32_t n_rows = n_lead + end - begin;
     double p[N_TEXT + REPEAT];
 
-    for (uint32_t l = 0; l < N_LAYERS; l++) {
+    for (uint32_t l = 0; l < N_CHOOSE; l++) {
         for (uint32_t h = 0; h < N_HEAD; h++) {
             bool is_seen[N_TEXT + REPEAT] = { 0 };
 
@@ -345,7 +345,7 @@ static void check_repeated(quire_format format, double within)
     assert_int_equal(quire_lanes_condense(w->lanes), QUIRE_INVAL);
     repeat(w, 60, 100, 9);
     want_repeated(w, 60, 100, 9);
-    for (uint32_t l = 0; l < N_LAYERS; l++) {
+    for (uint32_t l = 0; l < N_CHOOSE; l++) {
         expect_worth(w, l, 0, sums[l][0], within);
         expect_worth(w, l, 1, sums[l][1], within);
     }
@@ -353,15 +353,15 @@ static void check_repeated(quire_format format, double within)
     step(w, 50);
     repeat(w, 100, 150, 0);
     want_repeated(w, 100, 150, 0);
-    for (uint32_t l = 0; l < N_LAYERS; l++) { /* those from before keep theirs */
+    for (uint32_t l = 0; l < N_CHOOSE; l++) { /* those from before keep theirs */
         expect_worth(w, l, 0, sums[l][0], within);
         expect_worth(w, l, 1, sums[l][1], within);
     }
     assert_int_equal(quire_lanes_condense(w->lanes), QUIRE_OK);
     quire_lanes_stats_get(w->lanes, &stats);
     assert_int_equal(stats.n_text, 150);
-    assert_true(stats.n_held <= 75 * N_LAYERS * N_KV);
-    assert_true(stats.n_held + 2 >= 75 * N_LAYERS * N_KV); /* lanes of all layers compete */
+    assert_true(stats.n_held <= 75 * N_CHOOSE * N_KV);
+    assert_true(stats.n_held + 2 >= 75 * N_CHOOSE * N_KV); /* lanes of all layers compete */
     world_free(w);
 }
 
@@ -386,7 +386,7 @@ static void test_repeat_fails(void **state)
     assert_int_equal(quire_lanes_n_repeated(w->lanes), 0);
     quire_lanes_stats_get(w->lanes, &stats);
     assert_int_equal(stats.n_text, 100);
-    assert_int_equal(stats.n_held, 100 * N_LAYERS * N_KV);
+    assert_int_equal(stats.n_held, 100 * N_CHOOSE * N_KV);
     step(w, 10);
     world_free(w);
 }
@@ -402,7 +402,7 @@ static void test_predicted(void **state)
     step(w, 100);
     step(w, 1);
     for (int round = 0; round < 2; round++) {
-        for (uint32_t l = 0; l < N_LAYERS; l++) {
+        for (uint32_t l = 0; l < N_CHOOSE; l++) {
             for (uint32_t g = 0; g < N_KV; g++) {
                 const float *map = quire_predictor_map(w->predictor, l, g);
 
@@ -432,10 +432,12 @@ static void test_hidden(void **state)
     step(w, 60);
     step(w, 40);
     repeat(w, 0, 50, 3);
-    for (uint32_t l = 0; l < N_LAYERS; l++) {
+    for (uint32_t l = 0; l < N_CHOOSE; l++) {
         assert_memory_equal(quire_lanes_hidden(w->lanes, l), w->hidden[l][0],
                             100 * N_HIDDEN * sizeof(float));
     }
+    assert_null(quire_lanes_hidden(w->lanes, N_CHOOSE));
+    assert_null(quire_lanes_worth(w->lanes, N_CHOOSE, 0));
     world_free(w);
 }
 
@@ -555,7 +557,7 @@ static void test_expected(void **state)
         check_ahead(w, 1, 1, 4, 40);
         assert_int_equal(quire_lanes_condense(w->lanes), QUIRE_OK);
         quire_lanes_stats_get(w->lanes, &stats);
-        assert_int_equal(stats.n_held, 93 * N_LAYERS * N_KV / 2);
+        assert_int_equal(stats.n_held, 93 * N_CHOOSE * N_KV / 2);
         step(w, 20);
         check_ahead(w, 0, 1, 93, 40);
         assert_int_equal(step_at(w, w->n_text - 1, 1), QUIRE_UNSUPP);

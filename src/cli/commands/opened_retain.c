@@ -81,6 +81,12 @@ int quire_opened_retain_open(quire_opened *session, const quire_common_args *arg
     return rc;
 }
 
+/* Of a model with windows: what the figures count. */
+static const char *in_layers(const quire_lanes_stats *stats)
+{
+    return stats->n_windowed > 0 ? " in the layers without a window" : "";
+}
+
 /* Read pages over those held, of tokens that choose; 1 of no such token. */
 static double read_share(const quire_lanes_stats *stats)
 {
@@ -102,16 +108,17 @@ void quire_opened_say_retained(const quire_opened *session)
     (void)quire_format_bytes(stats.peak_bytes, peak, sizeof(peak));
     if (quire_retention_drops(session->retention)) {
         quire_say(
-            "kept %.1f %% of %u tokens by %s; condensed %u times; KV at most %s",
-            100 * quire_lanes_share(&stats), stats.n_text,
+            "kept %.1f %% of %u tokens%s by %s; condensed %u times; KV at most %s",
+            100 * quire_lanes_share(&stats), stats.n_text, in_layers(&stats),
             quire_retain_text(quire_retention_spec(session->retention), policy, sizeof(policy)),
             stats.generations, peak);
     } else {
-        quire_say("all %u tokens are kept; KV at most %s", stats.n_text, peak);
+        quire_say("all %u tokens are kept%s; KV at most %s", stats.n_text, in_layers(&stats), peak);
     }
     if (stats.pages_held_total > 0) {
-        quire_say("tokens behind the prompt read %.1f %% of the pages of the layers from %u on",
-                  100 * read_share(&stats), QUIRE_ATTEND_DENSE);
+        quire_say("tokens behind the prompt read %.1f %% of the pages of the layers%s from %u on",
+                  100 * read_share(&stats), stats.n_windowed > 0 ? " without a window" : "",
+                  QUIRE_ATTEND_DENSE);
     }
 }
 

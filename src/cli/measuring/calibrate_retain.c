@@ -11,6 +11,7 @@
 #include "cli/measuring/parallel.h"
 #include "cli/measuring/predictor_place.h"
 #include "model/memory.h"
+#include "model/runtime_rows.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -103,6 +104,17 @@ static int open_runtime(fitting *f, quire_error *err)
 
 /* ---- samples ---- */
 
+/* Layers with windows keep their windows: no token of theirs gets a score. */
+static bool is_fitted(const fitting *f, uint32_t l)
+{
+    return f->session.desc->window[l] == 0;
+}
+
+static uint32_t n_fitted_layers(const fitting *f)
+{
+    return quire_desc_n_unwindowed(f->session.desc);
+}
+
 static void compare(agreement *a, double x, double y)
 {
     a->n += 1;
@@ -165,8 +177,10 @@ static void add_share(void *ctx, uint32_t thread, uint32_t n_threads)
         f->status = QUIRE_NOMEM;
         return;
     }
-    for (uint32_t i = thread; i < f->n_layers; i += n_threads) {
-        add_layer(f, f->first + i, worth);
+    for (uint32_t l = f->first + thread; l < f->first + f->n_layers; l += n_threads) {
+        if (is_fitted(f, l)) {
+            add_layer(f, l, worth);
+        }
     }
     free(worth);
 }
@@ -177,7 +191,9 @@ static void solve_share(void *ctx, uint32_t thread, uint32_t n_threads)
 
     for (uint32_t i = thread; i < f->n_layers; i += n_threads) {
         const uint32_t l = f->first + i;
-        int rc = quire_fit_solve(f->fits[l], quire_predictor_map(f->predictor, l, 0));
+        int rc = is_fitted(f, l)
+                     ? quire_fit_solve(f->fits[l], quire_predictor_map(f->predictor, l, 0))
+                     : QUIRE_OK;
 
         if (rc < 0) {
             f->status = rc;
@@ -190,7 +206,9 @@ static void test_share(void *ctx, uint32_t thread, uint32_t n_threads)
     fitting *f = ctx;
 
     for (uint32_t l = thread; l < f->session.desc->n_layer; l += n_threads) {
-        test_layer(f, l);
+        if (is_fitted(f, l)) {
+            test_layer(f, l);
+        }
     }
 }
 
@@ -230,6 +248,9 @@ static int fit_pass(fitting *f, quire_error *err)
     int rc = QUIRE_OK;
 
     for (uint32_t i = 0; i < f->n_layers && rc == QUIRE_OK; i++) {
+        if (!is_fitted(f, f->first + i)) {
+            continue;
+        }
         rc = quire_fit_create(&f->fits[f->first + i], desc->n_embd, desc->n_kv_head);
         if (rc < 0) {
             quire_error_set(err, rc, "out of memory");
@@ -283,17 +304,21 @@ static int print(const fitting *f, double fit_s)
 
     if (!f->args->common->is_json) {
         printf("fitted %u layers to %u chunks of %u tokens in %.0f s; tested on %u chunks\n",
-               desc->n_layer, f->n_fitted, f->n_ctx, fit_s, f->n_chunks - f->n_fitted);
+               n_fitted_layers(f), f->n_fitted, f->n_ctx, fit_s, f->n_chunks - f->n_fitted);
         printf("correlation of predicted and measured scores\n");
         for (uint32_t l = 0; l < desc->n_layer; l++) {
-            printf("layer %-7u  %.2f\n", l, correlation(&f->agreements[l]));
+            if (is_fitted(f, l)) {
+                printf("layer %-7u  %.2f\n", l, correlation(&f->agreements[l]));
+            }
         }
         quire_say("written to %s: --retain predict uses it", f->file.path);
         return QUIRE_EXIT_OK;
     }
     layers = json_array();
     for (uint32_t l = 0; layers != NULL && l < desc->n_layer; l++) {
-        json_array_append_new(layers, quire_json_real(correlation(&f->agreements[l])));
+        json_array_append_new(layers, is_fitted(f, l)
+                                          ? quire_json_real(correlation(&f->agreements[l]))
+                                          : json_null());
     }
     return quire_stdout_json(json_pack("{s:s, s:i, s:i, s:i, s:o, s:o}", "file", f->file.path,
                                        "n_ctx", (int)f->n_ctx, "n_fitted", (int)f->n_fitted,

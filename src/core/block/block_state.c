@@ -193,13 +193,13 @@ static bool read_head(quire_block_state *s, size_t n_bytes)
     return true;
 }
 
-/* Each lane ends with the tokens that are held in full, and its positions ascend. */
+/* Each lane ends with the tokens that are held in full, or has the last of these alone, and its
+ * positions ascend. */
 static bool lanes_fit(const quire_block_state *s)
 {
-    const uint32_t n_full = s->n_text - s->n_condensed;
-
     for (uint32_t i = 0; i < n_lanes_of(s); i++) {
         const quire_block_lane *lane = &s->lanes[i];
+        uint32_t n_full = s->n_text - s->n_condensed;
         int32_t last = -1;
 
         for (uint32_t t = 0; t < lane->n_tokens; t++) {
@@ -208,8 +208,12 @@ static bool lanes_fit(const quire_block_state *s)
             }
             last = lane->positions[t];
         }
-        if (lane->n_tokens < n_full ||
-            (n_full > 0 && (uint32_t)lane->positions[lane->n_tokens - n_full] != s->n_condensed)) {
+        if (n_full > 0 && lane->n_tokens == 0) {
+            return false;
+        }
+        n_full = n_full < lane->n_tokens ? n_full : lane->n_tokens;
+        if (n_full > 0 &&
+            (uint32_t)lane->positions[lane->n_tokens - n_full] != s->n_text - n_full) {
             return false;
         }
     }

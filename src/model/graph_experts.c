@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "matmul/experts.h"
 #include "model/float_maps.h"
+#include "model/graph_choice.h"
 
 #include <ggml-backend.h>
 
@@ -282,21 +283,26 @@ static bool is_host(const struct ggml_tensor *w)
 static struct ggml_tensor *linear_build(quire_linear *linear, struct ggml_tensor *w,
                                         struct ggml_tensor *x)
 {
-    return quire_float_map_is_ours(w) ? quire_float_map_build(linear->ctx, w, x)
-                                      : quire_linear_build(linear, w, x);
+    return quire_float_map_is_ours(w) && !linear->is_plain
+               ? quire_float_map_build(linear->ctx, w, x)
+               : quire_linear_build(linear, w, x);
 }
 
-/* f32 weights are multiplied in the router's own order. */
+/* f32 weights of the host are multiplied in the router's own order. A device must not add in f16,
+ * as some do: small differences change the choice. */
 static struct ggml_tensor *router_build(quire_graph_experts *e, quire_linear *linear,
                                         struct ggml_tensor *w, struct ggml_tensor *x)
 {
     struct ggml_tensor *y;
 
-    if (w->type == GGML_TYPE_F32 && is_host(w)) {
+    if (w->type == GGML_TYPE_F32 && is_host(w) && !linear->is_plain) {
         return custom(linear, GGML_TYPE_F32, w->ne[1], x->ne[1],
                       (struct ggml_tensor *[3]){ x, w, NULL }, op_logits, e);
     }
     y = linear_build(linear, w, x);
+    if (linear->is_plain && y->op == GGML_OP_MUL_MAT) {
+        ggml_prec_set_acc(y, GGML_PREC_F32);
+    }
     return w == e->weights->router && e->weights->router_b != NULL
                ? ggml_add(linear->ctx, y, e->weights->router_b)
                : y;
@@ -397,27 +403,19 @@ static struct ggml_tensor *product_id(const quire_linear *linear, struct ggml_te
     return bias != NULL ? ggml_add_id(linear->ctx, y, bias, ids) : y;
 }
 
-/* Products by ggml. */
-static struct ggml_tensor *mapped_build(quire_graph_experts *e, const quire_linear *linear,
-                                        struct ggml_tensor *x, struct ggml_tensor *choice)
+/* The results [n_embd][n_used][n_rows] of the experts `ids` of rows, of which there is one for all
+ * of them or one for each. */
+static struct ggml_tensor *products_build(const quire_graph_experts *e, const quire_linear *linear,
+                                          struct ggml_tensor *rows, struct ggml_tensor *ids)
 {
     struct ggml_context *ctx = linear->ctx;
     const quire_expert_weights *w = e->weights;
-    const int64_t n_used = e->router->n_used, n_rows = x->ne[1];
-    struct ggml_tensor *ids =
-        ggml_view_2d(ctx, choice, n_used, n_rows, (size_t)n_used * sizeof(int32_t), 0);
-    struct ggml_tensor *rows = ggml_reshape_3d(ctx, x, x->ne[0], 1, n_rows);
-    struct ggml_tensor *gate, *up, *y;
+    const int64_t n_ff = w->down->ne[0], n_used = ids->ne[0], n_rows = ids->ne[1];
+    struct ggml_tensor *gate, *up;
 
-    if (e->weighs_input) {
-        rows = custom(linear, GGML_TYPE_F32, x->ne[0], n_used * n_rows,
-                      (struct ggml_tensor *[3]){ x, choice, NULL }, op_spread, e);
-        rows = ggml_reshape_3d(ctx, rows, x->ne[0], n_used, n_rows);
-    }
     if (w->gate_up != NULL) {
-        const int64_t n_ff = w->down->ne[0];
+        struct ggml_tensor *y = product_id(linear, w->gate_up, NULL, rows, ids);
 
-        y = product_id(linear, w->gate_up, NULL, rows, ids);
         gate = ggml_view_3d(ctx, y, n_ff, n_used, n_rows, y->nb[1], y->nb[2], 0);
         up = ggml_view_3d(ctx, y, n_ff, n_used, n_rows, y->nb[1], y->nb[2],
                           (size_t)n_ff * sizeof(float));
@@ -425,9 +423,27 @@ static struct ggml_tensor *mapped_build(quire_graph_experts *e, const quire_line
         gate = w->gate != NULL ? product_id(linear, w->gate, w->gate_b, rows, ids) : NULL;
         up = product_id(linear, w->up, w->up_b, rows, ids);
     }
-    y = product_id(linear, w->down, w->down_b, activated(linear, e, gate, up), ids);
+    return product_id(linear, w->down, w->down_b, activated(linear, e, gate, up), ids);
+}
+
+/* Products by ggml, of a choice by Quire. */
+static struct ggml_tensor *mapped_build(quire_graph_experts *e, const quire_linear *linear,
+                                        struct ggml_tensor *x, struct ggml_tensor *choice)
+{
+    struct ggml_context *ctx = linear->ctx;
+    const int64_t n_used = e->router->n_used, n_rows = x->ne[1];
+    struct ggml_tensor *ids =
+        ggml_view_2d(ctx, choice, n_used, n_rows, (size_t)n_used * sizeof(int32_t), 0);
+    struct ggml_tensor *rows = ggml_reshape_3d(ctx, x, x->ne[0], 1, n_rows);
+
+    if (e->weighs_input) {
+        rows = custom(linear, GGML_TYPE_F32, x->ne[0], n_used * n_rows,
+                      (struct ggml_tensor *[3]){ x, choice, NULL }, op_spread, e);
+        rows = ggml_reshape_3d(ctx, rows, x->ne[0], n_used, n_rows);
+    }
     return custom(linear, GGML_TYPE_F32, x->ne[0], n_rows,
-                  (struct ggml_tensor *[3]){ y, choice, NULL }, op_combine, e);
+                  (struct ggml_tensor *[3]){ products_build(e, linear, rows, ids), choice, NULL },
+                  op_combine, e);
 }
 
 /* The network that all rows pass through. */
@@ -466,23 +482,55 @@ static bool is_ours(const quire_expert_weights *w)
     return true;
 }
 
+static struct ggml_tensor *narrowed(const quire_graph_experts *e, quire_linear *linear,
+                                    struct ggml_tensor *x)
+{
+    return e->weights->narrow != NULL ? linear_build(linear, e->weights->narrow, x) : x;
+}
+
+/* The experts' part, by operations of Quire. */
+static struct ggml_tensor *host_build(quire_graph_experts *e, quire_linear *linear,
+                                      struct ggml_tensor *x, struct ggml_tensor *logits)
+{
+    const int64_t n_pairs = x->ne[1] * e->router->n_used;
+    struct ggml_tensor *choice =
+        custom(linear, GGML_TYPE_I32, 2 * n_pairs, 1,
+               (struct ggml_tensor *[3]){ logits, NULL, NULL }, op_choice, e);
+
+    if (e->weights->narrow != NULL) {
+        ggml_build_forward_expand(linear->cgraph, choice);
+    }
+    x = narrowed(e, linear, x);
+    return is_ours(e->weights) ? planned_build(e, linear, x, choice)
+                               : mapped_build(e, linear, x, choice);
+}
+
+/* The same by operations of ggml alone. */
+static struct ggml_tensor *device_build(const quire_graph_experts *e, quire_linear *linear,
+                                        struct ggml_tensor *x, struct ggml_tensor *logits)
+{
+    struct ggml_context *ctx = linear->ctx;
+    const quire_expert_weights *w = e->weights;
+    const quire_graph_choice choice =
+        quire_graph_choice_build(ctx, e->router, logits, w->choice_b, w->down_scale);
+    struct ggml_tensor *rows;
+
+    ggml_build_forward_expand(linear->cgraph, choice.weights);
+    x = narrowed(e, linear, x);
+    rows = e->weighs_input ? quire_graph_choice_spread(ctx, &choice, x)
+                           : ggml_reshape_3d(ctx, x, x->ne[0], 1, x->ne[1]);
+    return quire_graph_choice_combine(ctx, &choice, products_build(e, linear, rows, choice.ids),
+                                      !e->weighs_input);
+}
+
 struct ggml_tensor *quire_graph_experts_build(quire_graph_experts *experts, quire_linear *linear,
                                               struct ggml_tensor *x, struct ggml_tensor *routed)
 {
     const quire_expert_weights *w = experts->weights;
-    const int64_t n_pairs = x->ne[1] * experts->router->n_used;
     struct ggml_tensor *logits = router_build(experts, linear, w->router, routed);
-    struct ggml_tensor *choice =
-        custom(linear, GGML_TYPE_I32, 2 * n_pairs, 1,
-               (struct ggml_tensor *[3]){ logits, NULL, NULL }, op_choice, experts);
-    struct ggml_tensor *narrow = x, *y;
+    struct ggml_tensor *y = linear->is_plain ? device_build(experts, linear, x, logits)
+                                             : host_build(experts, linear, x, logits);
 
-    if (w->narrow != NULL) {
-        ggml_build_forward_expand(linear->cgraph, choice);
-        narrow = linear_build(linear, w->narrow, x);
-    }
-    y = is_ours(w) ? planned_build(experts, linear, narrow, choice)
-                   : mapped_build(experts, linear, narrow, choice);
     y = w->widen != NULL ? linear_build(linear, w->widen, y) : y;
     if (w->shared_up == NULL) {
         return y;
@@ -492,14 +540,14 @@ struct ggml_tensor *quire_graph_experts_build(quire_graph_experts *experts, quir
     return experts->is_averaged ? ggml_scale(linear->ctx, y, 0.5f) : y;
 }
 
-uint32_t quire_graph_experts_nodes(const quire_expert_weights *weights, uint32_t n_rows,
-                                   size_t block_bytes)
+uint32_t quire_graph_experts_nodes(const quire_expert_weights *weights, uint32_t n_used,
+                                   uint32_t n_rows, size_t block_bytes)
 {
     const struct ggml_tensor *maps[] = { weights->router,      weights->shared_router,
                                          weights->shared_gate, weights->shared_up,
                                          weights->shared_down, weights->narrow,
                                          weights->widen };
-    uint32_t n = NODES_FIXED;
+    uint32_t n = NODES_FIXED + quire_graph_choice_nodes(n_used);
 
     for (size_t i = 0; i < sizeof maps / sizeof maps[0]; i++) {
         n += maps[i] != NULL ? quire_linear_nodes(maps[i], n_rows, block_bytes) : 0;

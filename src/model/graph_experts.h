@@ -19,6 +19,10 @@
  * through (shared ones) are built as a network beside, and added; floats are multiplied in the same
  * way there.
  *
+ * In a layer on a device all operations are ggml's, with the choice and the sum (graph_choice.h),
+ * so no row comes to the host between them. Of these operations the host computes what the device
+ * lacks (graph_split.h).
+ *
  * In a layer in panels or of floats a row's result depends on no other row, as everywhere in Quire
  * (docs/architecture.md). ggml's products of experts do not promise as much.
  *
@@ -49,7 +53,7 @@ struct ggml_tensor *quire_graph_experts_build(quire_graph_experts *experts, quir
                                               struct ggml_tensor *x, struct ggml_tensor *routed);
 
 /* The most tensors that quire_graph_experts_build() creates in the context. */
-uint32_t quire_graph_experts_nodes(const quire_expert_weights *weights, uint32_t n_rows,
-                                   size_t block_bytes);
+uint32_t quire_graph_experts_nodes(const quire_expert_weights *weights, uint32_t n_used,
+                                   uint32_t n_rows, size_t block_bytes);
 
 #endif /* QUIRE_MODEL_GRAPH_EXPERTS_H */

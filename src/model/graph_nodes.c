@@ -42,8 +42,11 @@ size_t quire_graph_nodes(const quire_graphs *graphs, uint32_t n_rows, uint32_t n
         const bool is_picked = il >= o->desc->last_stored;
 
         if (l->experts.router != NULL) {
-            n += quire_graph_experts_nodes(&l->experts, n_rows, block_bytes);
-            n += is_picked ? quire_graph_experts_nodes(&l->experts, n_logits, block_bytes) : 0;
+            const uint32_t n_used = o->desc->experts.router.n_used;
+
+            n += quire_graph_experts_nodes(&l->experts, n_used, n_rows, block_bytes);
+            n += is_picked ? quire_graph_experts_nodes(&l->experts, n_used, n_logits, block_bytes)
+                           : 0;
         }
         for (size_t i = 0; i < sizeof maps / sizeof maps[0]; i++) {
             if (maps[i] != NULL) {

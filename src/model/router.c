@@ -206,8 +206,6 @@ static void groups_mask(const quire_router *r, float *scores)
 /* Finish the weights of the chosen. */
 static void weigh(const quire_router *r, float *weights)
 {
-    /* The least sum by which weights are divided: the least normal f16. */
-    const float sum_min = 6.103515625e-5f;
     float sum = 0.0f;
 
     if (r->gating == QUIRE_GATING_CHOSEN) {
@@ -216,7 +214,7 @@ static void weigh(const quire_router *r, float *weights)
     for (uint32_t k = 0; k < r->n_used; k++) {
         sum += weights[k];
     }
-    sum = sum > sum_min ? sum : sum_min;
+    sum = sum > QUIRE_ROUTER_SUM_MIN ? sum : QUIRE_ROUTER_SUM_MIN;
     for (uint32_t k = 0; k < r->n_used; k++) {
         weights[k] = (r->is_normalised ? weights[k] / sum : weights[k]) * r->scale;
     }

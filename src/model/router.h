@@ -24,6 +24,9 @@
 #define QUIRE_EXPERTS_MAX       1024u /* of a layer; libllama's limit, too */
 #define QUIRE_EXPERT_GROUPS_MAX 256u
 
+/* The least sum by which weights are divided: the least normal f16. */
+#define QUIRE_ROUTER_SUM_MIN 6.103515625e-5f
+
 typedef enum quire_gating {
     QUIRE_GATING_SOFTMAX,
     QUIRE_GATING_SIGMOID,

@@ -37,11 +37,6 @@ static bool is_hosts(const quire_tensor_row *row)
         offsetof(quire_layer_weights, v_gate[0]),
         offsetof(quire_layer_weights, v_gate[1]),
         offsetof(quire_layer_weights, wkv_b),
-        offsetof(quire_layer_weights, experts.router),
-        offsetof(quire_layer_weights, experts.router_b),
-        offsetof(quire_layer_weights, experts.choice_b),
-        offsetof(quire_layer_weights, experts.down_scale),
-        offsetof(quire_layer_weights, experts.shared_router),
         /* The state of a recurrent layer is the host's. */
         offsetof(quire_layer_weights, conv),
         offsetof(quire_layer_weights, conv_b),

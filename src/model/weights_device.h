@@ -2,8 +2,8 @@
  * the device must support for them; for weights.c only.
  *
  * The last layers lie there. All of a layer's tensors do, but for those that operations of our own
- * read on the host: sinks and gates of V (attention), routers, the convolution and the factors of
- * a recurrent layer's state, the factors of a residual's streams, and matrices that are turned when
+ * read on the host: sinks and gates of V (attention), the convolution and the factors of a
+ * recurrent layer's state, the factors of a residual's streams, and matrices that are turned when
  * they are loaded. The last norm and the output matrix count as one more layer, the very last.
  *
  * SPDX-License-Identifier: MIT */

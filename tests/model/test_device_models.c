@@ -153,22 +153,24 @@ static quire_model *open_on_card(const char *path, uint32_t n_layers)
 
 /* A rounding may change the choice of an expert, and then a row; of other models it changes less.
  * With weights on the card products round activations to f16, and more choices change:
- * weights_band 0 leaves that to a model that uses all of its experts (test_types_on_card). */
+ * weights_band 0 leaves that to a model that uses all of its experts (test_types_on_card). waits:
+ * of a token, with all layers on the card; 0: not known. */
 typedef struct kind {
     const char *arch, *what;
     double band, weights_band;
+    uint32_t waits;
 } kind;
 
 static const kind kinds[] = {
-    { "llama", "a plain model", 0.002, 0.02 },
-    { "gemma3", "windows", 0.002, 0.02 },
-    { "qwen3moe", "experts", 0.05, 0.0 },
-    { "gpt-oss", "windows, experts and sinks", 0.05, 0.05 },
-    { "deepseek2", "latent attention", 0.002, 0.02 },
-    { "qwen35", "recurrent layers", 0.002, 0.05 },
-    { "lfm2", "convolutions", 0.002, 0.02 },
-    { "granitehybrid", "Mamba's layers", 0.002, 0.02 },
-    { "gemma3n", "streams", 0.01, 0.3 }, /* GELU is a table of f16 */
+    { "llama", "a plain model", 0.002, 0.02, 1 },
+    { "gemma3", "windows", 0.002, 0.02, 1 },
+    { "qwen3moe", "experts", 0.05, 0.0, 0 },
+    { "gpt-oss", "windows, experts and sinks", 0.05, 0.05, 1 },
+    { "deepseek2", "latent attention", 0.002, 0.02, 1 },
+    { "qwen35", "recurrent layers", 0.002, 0.05, 0 },
+    { "lfm2", "convolutions", 0.002, 0.02, 0 },
+    { "granitehybrid", "Mamba's layers", 0.002, 0.02, 0 },
+    { "gemma3n", "streams", 0.01, 0.3, 0 }, /* GELU is a table of f16 */
 };
 
 /* The file of the plain form of a kind. Memory: static; it ends with fixture_generated_remove(). */
@@ -222,6 +224,23 @@ static void need_card(void)
     }
 }
 
+/* The waits of the host for ggml's queue, for a token behind another one. */
+static uint32_t token_waits(const quire_model *on_card)
+{
+    const quire_runtime_opts opts = opts_of("vulkan0", QUIRE_FORMAT_F16);
+    quire_runtime *runtime = fixture_runtime(on_card, &opts);
+    const quire_seq_id seq = fixture_seq(runtime);
+    quire_runtime_stats before, after;
+    const int32_t token = 5;
+
+    (void)fixture_step(runtime, seq, &token, 1, QUIRE_LOGITS_LAST);
+    quire_runtime_stats_get(runtime, &before);
+    (void)fixture_step(runtime, seq, &token, 1, QUIRE_LOGITS_LAST);
+    quire_runtime_stats_get(runtime, &after);
+    quire_runtime_destroy(runtime);
+    return (uint32_t)(after.layers_waits_total - before.layers_waits_total);
+}
+
 /* The same models with all layers and the output on the card. */
 static void test_kinds_on_card(void **state)
 {
@@ -243,6 +262,9 @@ static void test_kinds_on_card(void **state)
         text_make(text, N_TEXT, quire_model_desc_get(model)->n_vocab);
         n_out += !is_in_bands(model, on_card, QUIRE_FORMAT_F16, text, N_TEXT, kinds[k].weights_band,
                               kinds[k].weights_band / 10, kinds[k].what);
+        if (kinds[k].waits > 0) {
+            assert_int_equal(token_waits(on_card), kinds[k].waits);
+        }
         quire_model_close(on_card);
         quire_model_close(model);
         fixture_generated_remove();

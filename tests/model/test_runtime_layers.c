@@ -39,9 +39,8 @@
 static enum ggml_type lacks_type = GGML_TYPE_COUNT;
 static enum ggml_op lacks_op = GGML_OP_NONE;
 static uint32_t n_asked;
-static bool is_repacked; /* the host's matrices, where they can be */
-static bool is_hidden;   /* the device's weights */
-static bool is_queued;   /* append and attention of layers on the device */
+static bool is_hidden; /* the device's weights */
+static bool is_queued; /* append and attention of layers on the device */
 
 bool __real_ggml_backend_dev_supports_op(ggml_backend_dev_t device, const struct ggml_tensor *op);
 bool __wrap_ggml_backend_dev_supports_op(ggml_backend_dev_t device, const struct ggml_tensor *op);
@@ -54,10 +53,10 @@ bool __wrap_ggml_backend_dev_supports_op(ggml_backend_dev_t device, const struct
     return __real_ggml_backend_dev_supports_op(device, op);
 }
 
-/* A model with so many layers on the device, the others with ggml's products unless is_repacked. */
+/* A model with so many layers on the device, the others with ggml's products. */
 static int open_with(quire_model **out, const char *path, uint32_t n_layers, quire_error *err)
 {
-    quire_model_opts opts = { .no_repack = !is_repacked, .n_device_layers = n_layers };
+    quire_model_opts opts = { .no_repack = true, .n_device_layers = n_layers };
 
     assert_int_equal(quire_backend_init(err), QUIRE_OK);
     opts.devices[0] = quire_backend_cpu();
@@ -240,8 +239,9 @@ static void test_identity(void **state)
     assert_memory_not_equal(identities[1], identities[2], sizeof identities[0]);
 }
 
-/* Every architecture, whole or in part, on every kind of queue, by turns, with attention at the
- * host or in the queue; in a slow build a fifth of them, still with each queue. */
+/* Every architecture without experts (those: test_layers_experts.c), whole or in part, on every
+ * kind of queue, by turns, with attention at the host or in the queue; in a slow build a fifth of
+ * them, still with each queue. */
 static void test_architectures(void **state)
 {
     const arch_case *c;
@@ -252,6 +252,9 @@ static void test_architectures(void **state)
         const gguf_gen_opts gen = arch_case_options(c);
         char what[96];
 
+        if (c->n_experts > 0) {
+            continue;
+        }
         is_queued = (i + i / DEVICE_QUEUE_MODES) % 2 == 0;
         (void)snprintf(what, sizeof what, "%s, %s, queue %zu%s", c->arch, c->what,
                        i % DEVICE_QUEUE_MODES, is_queued ? " with attention" : "");
@@ -376,30 +379,6 @@ static void test_waits_queued(void **state)
     device_queue_set(DEVICE_QUEUE_NONE);
 }
 
-/* A layer whose router is the host's costs a wait, its attention none. */
-static void test_waits_experts(void **state)
-{
-    const arch_case experts = { .arch = "qwen3moe", .n_experts = 4, .n_experts_used = 2 };
-    const gguf_gen_opts gen = arch_case_options(&experts);
-    const char *path = fixture_generate(&gen);
-    device_queue_counts apart, queued;
-    uint64_t n_waits;
-
-    (void)state;
-    device_queue_set(DEVICE_QUEUE_EVENTS);
-    apart = token_counts(path, ALL, &n_waits);
-    is_queued = true;
-    queued = token_counts(path, ALL, &n_waits);
-    is_queued = false;
-    (void)printf("waits of a token with %u layers of experts: %u, and %u with attention queued\n",
-                 queued.layers, apart.waits, queued.waits);
-    assert_true(queued.layers > 1);
-    assert_int_equal(queued.waits, apart.waits - queued.layers);
-    assert_int_equal(queued.blocking, 0);
-    device_queue_set(DEVICE_QUEUE_NONE);
-    fixture_generated_remove();
-}
-
 /* Where attention and the network read the same rows, the device computes the network beside
  * attention, if the host can wait for a part of the queue. */
 static void test_beside(void **state)
@@ -489,37 +468,6 @@ static void test_given_up(void **state)
     is_queued = true;
     check_given_up();
     is_queued = false;
-}
-
-/* A quantised router of a layer on the device is the host's, in panels like the host's other
- * matrices. */
-static void test_router_panels(void **state)
-{
-    const arch_case c = { .arch = "qwen3moe",
-                          .n_experts = 32,
-                          .n_experts_used = 32, /* rounding changes no choice */
-                          .type = GGML_TYPE_Q8_0 };
-    gguf_gen_opts gen = arch_case_options(&c);
-    quire_error err = QUIRE_ERROR_INIT;
-    const quire_layer_weights *layers;
-    const char *path;
-    quire_model *model;
-
-    (void)state;
-    gen.has_router_type = true;
-    path = fixture_generate(&gen);
-    is_repacked = true;
-    assert_int_equal(open_with(&model, path, 2, &err), QUIRE_OK);
-    layers = model->weights->layers;
-    assert_int_equal(layers[2].experts.router->type, GGML_TYPE_Q8_0);
-    assert_int_equal(quire_weights_panels(layers[2].experts.router) != NULL,
-                     quire_weights_panels(layers[0].wq) != NULL);
-    quire_model_close(model);
-    /* Products of panels round activations otherwise than ggml's. */
-    assert_same(path, 2, 0.15, "a router in panels");
-    assert_same(path, ALL, 0.15, "routers in panels");
-    is_repacked = false;
-    fixture_generated_remove();
 }
 
 /* Operations that the device lacks are the host's; a type of weights is refused. */
@@ -730,9 +678,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_layers),         cmocka_unit_test(test_places),
         cmocka_unit_test(test_identity),       cmocka_unit_test(test_architectures),
-        cmocka_unit_test(test_router_panels),  cmocka_unit_test(test_lacks),
-        cmocka_unit_test(test_hidden_memory),  cmocka_unit_test(test_waits),
-        cmocka_unit_test(test_waits_queued),   cmocka_unit_test(test_waits_experts),
+        cmocka_unit_test(test_lacks),          cmocka_unit_test(test_hidden_memory),
+        cmocka_unit_test(test_waits),          cmocka_unit_test(test_waits_queued),
         cmocka_unit_test(test_beside),         cmocka_unit_test(test_given_up),
         cmocka_unit_test(test_thrown_steps),   cmocka_unit_test(test_thrown_loads),
         cmocka_unit_test(test_thrown_opening), cmocka_unit_test(test_submissions),

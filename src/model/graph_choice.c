@@ -15,12 +15,14 @@
 static struct ggml_tensor *group_scores(struct ggml_context *ctx, struct ggml_tensor *groups)
 {
     const int64_t n_of_group = groups->ne[0], n_groups = groups->ne[1], n_rows = groups->ne[2];
-    const int n_top = n_of_group > 1 ? 2 : 1;
-    struct ggml_tensor *numbers = ggml_reshape_4d(ctx, groups, 1, n_of_group, n_groups, n_rows);
-    struct ggml_tensor *top = ggml_argsort_top_k(ctx, groups, n_top);
+    struct ggml_tensor *numbers, *top;
 
-    top = ggml_get_rows(ctx, numbers, top);
-    top = ggml_sum_rows(ctx, ggml_reshape_3d(ctx, top, n_top, n_groups, n_rows));
+    if (n_of_group == 1) {
+        return ggml_reshape_2d(ctx, groups, n_groups, n_rows);
+    }
+    numbers = ggml_reshape_4d(ctx, groups, 1, n_of_group, n_groups, n_rows);
+    top = ggml_get_rows(ctx, numbers, ggml_argsort_top_k(ctx, groups, 2));
+    top = ggml_sum_rows(ctx, ggml_reshape_3d(ctx, top, 2, n_groups, n_rows));
     return ggml_reshape_2d(ctx, top, n_groups, n_rows);
 }
 

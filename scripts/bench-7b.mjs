@@ -8,57 +8,62 @@
 // A row is weights/KV, or weights/KV+POLICY for a text that keeps a share of its tokens (--retain;
 // --chunk tokens are held in full beside the share, and steps have --batch tokens, by default as
 // many as a chunk). The prompt of a row with a policy is computed, which takes most of an hour; the
-// KV of other rows is filled fast. The need that `quire info` (or
-// the run itself) computes stands beside the peak of resident memory, from VmHWM of the process and
-// from the program's own report. A row with a need over the limit must be refused before anything
-// is loaded; any other row must stay below the limit. The models (7.2 and 13.5 GB) are made in the
-// cache folder when they are missing, and the one with f16 weights is removed again (--keep leaves
-// it). Exits 1 if a row failed, stayed unrefused or went over the limit.
+// KV of other rows is filled fast. The need that `quire info` (or the run itself) computes stands
+// beside the peak of resident memory, from VmHWM of the process and from the program's own report.
+// A row with a need over the limit must be refused before anything is loaded; any other row must
+// stay below the limit. The models (7.2 and 13.5 GB) are made in the cache folder when they are
+// missing, and the one with f16 weights is removed again (--keep leaves it). Exits 1 if a row
+// failed, stayed unrefused or went over the limit; a row that failed leaves the others.
 //
 // SPDX-License-Identifier: MIT
-import { readFileSync, rmSync, writeFileSync } from "node:fs";
+import { existsSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { cpus } from "node:os";
 import { dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
-import { parseArgs } from "node:util";
-import { asset, machine, places, runJson, shapeModel, watch } from "./compare/tools.mjs";
+import { readOptions, stopOf } from "./compare/options.mjs";
+import { asset, machine, missing, places, runJson, shapeModel, watch } from "./compare/tools.mjs";
 
 const SHAPE = "llama2-7b";
 const REFUSED_BYTES_MAX = 256e6; // resident when refused: the vocabulary and the program, no weights
 
 const root = resolve(dirname(fileURLToPath(import.meta.url)), "..");
-const { values: options } = parseArgs({
-    options: {
-        quire: { type: "string", default: join(root, "build", "quire") },
-        generator: { type: "string", default: join(root, "build", "make_gguf") },
-        rows: { type: "string", default: "q8_0/f16,q8_0/q8,q8_0/q4,f16/q8,f16/q4,f16/f16+entropy:0.5" },
-        chunk: { type: "string", default: "512" },
-        batch: { type: "string" },
-        text: { type: "string" },
-        limit: { type: "string", default: "23.8e9" },
-        depth: { type: "string", default: "32768" },
-        gen: { type: "string", default: "8" },
-        repeats: { type: "string", default: "3" },
-        threads: { type: "string", default: `${Math.min(2, cpus().length)}` },
-        keep: { type: "boolean", default: false },
-        out: { type: "string" },
-    },
+const stop = stopOf("bench-7b");
+const options = readOptions("bench-7b", {
+    quire: { type: "string", default: join(root, "build", "quire") },
+    generator: { type: "string", default: join(root, "build", "make_gguf") },
+    rows: { type: "string", default: "q8_0/f16,q8_0/q8,q8_0/q4,f16/q8,f16/q4,f16/f16+entropy:0.5" },
+    chunk: { type: "string", default: "512", whole: 1 },
+    batch: { type: "string", whole: 1 },
+    text: { type: "string" },
+    limit: { type: "string", default: "23.8e9", above: 0 },
+    depth: { type: "string", default: "32768", whole: 1 },
+    gen: { type: "string", default: "8", whole: 1 },
+    repeats: { type: "string", default: "3", whole: 1 },
+    threads: { type: "string", default: `${Math.min(2, cpus().length)}`, whole: 1 },
+    keep: { type: "boolean", default: false },
+    out: { type: "string" },
 });
 const limit = Number(options.limit);
 const ctx = Number(options.depth) + Number(options.gen);
 const work = places(root).work;
-const gb = (bytes) => (bytes / 1e9).toFixed(2);
+const gb = (bytes) => (bytes === undefined ? "" : (bytes / 1e9).toFixed(2));
+const lastLine = (text) => text.trim().split("\n").at(-1);
+const textFile = options.text ?? asset(places(root), "moby-dick.txt");
 
 // The number of tokens of a file. `quire run` counts them before it loads the model, and its
 // refusal of a prompt that is larger than the context (64 tokens here) names the number.
 async function countTokens(model, path) {
-    const { stderr } = await watch(options.quire, ["run", "-m", model, "-f", path, "-c", "64", "-n", "1"]);
-    return Number(stderr.match(/the prompt has (\d+) tokens/)?.[1] ?? 0);
+    const { status, stderr } = await watch(options.quire, ["run", "-m", model, "-f", path, "-c", "64", "-n", "1"]);
+    const found = stderr.match(/the prompt has (\d+) tokens/)?.[1];
+    if (found === undefined && status !== 0) {
+        throw new Error(`the tokens of ${path} cannot be counted: ${lastLine(stderr)}`);
+    }
+    return Number(found ?? 0);
 }
 
 // The beginning of the text that has at most --depth tokens, in a file.
 async function promptOf(model) {
-    const bytes = readFileSync(options.text ?? asset(places(root), "moby-dick.txt"));
+    const bytes = readFileSync(textFile);
     const path = join(work, "bench-7b.txt");
     const depth = Number(options.depth);
     let n = depth;
@@ -83,6 +88,11 @@ function needOf(stderr) {
         program_bytes: bytes("program") };
 }
 
+function refusal(done, missingBytes) {
+    const isRefused = done.status === 1 && done.stderr.includes("too much") && done.peakBytes < REFUSED_BYTES_MAX;
+    return isRefused ? `refused, ${gb(missingBytes)} GB too much` : "NOT REFUSED";
+}
+
 async function measureRetained(model, row) {
     const [kv, policy] = row.kv.split("+");
     const common = ["run", "--json", "-m", model, "-f", await promptOf(model), "-n", options.gen, "-c", `${ctx}`,
@@ -90,8 +100,11 @@ async function measureRetained(model, row) {
         "-b", options.batch ?? options.chunk];
     const need = needOf((await watch(options.quire, [...common, "--memory-limit", "1e6"])).stderr);
     const done = await watch(options.quire, [...common, "--memory-limit", `${limit}`]);
+    if (need.total_bytes > limit) {
+        return { ...row, need, peak: done.peakBytes, verdict: refusal(done, need.total_bytes - limit) };
+    }
     if (done.status !== 0) {
-        return { ...row, need, peak: done.peakBytes, verdict: `FAILED: ${done.stderr.trim().split("\n").at(-1)}` };
+        return { ...row, need, peak: done.peakBytes, verdict: `FAILED: ${lastLine(done.stderr)}` };
     }
     const d = JSON.parse(done.stdout);
     const retained = `${d.prompt_tokens} tokens read at ${d.prompt_tokens_per_second.toFixed(1)} a second, KV at most ` +
@@ -110,11 +123,10 @@ async function measure(model, row) {
         options.repeats, "-d", options.depth, "-t", options.threads, "--fill", "fast", ...common]);
     const result = { ...row, need, peak: done.peakBytes };
     if (!need.fits) {
-        const isRefused = done.status === 1 && done.stderr.includes("too much") && done.peakBytes < REFUSED_BYTES_MAX;
-        return { ...result, verdict: isRefused ? `refused, ${gb(need.missing_bytes)} GB too much` : "NOT REFUSED" };
+        return { ...result, verdict: refusal(done, need.missing_bytes) };
     }
     if (done.status !== 0) {
-        return { ...result, verdict: `FAILED: ${done.stderr.trim().split("\n").at(-1)}` };
+        return { ...result, verdict: `FAILED: ${lastLine(done.stderr)}` };
     }
     const [measured] = JSON.parse(done.stdout);
     const peak = Math.max(done.peakBytes, measured.resident_peak_bytes);
@@ -122,9 +134,9 @@ async function measure(model, row) {
 }
 
 function line(r) {
-    const m = r.measured;
-    const cells = [r.weights, r.kv, gb(r.need.weights_bytes), gb(r.need.kv_bytes), gb(r.need.buffers_bytes + r.need.program_bytes),
-        gb(r.need.total_bytes), gb(r.peak), m ? gb(m.resident_peak_bytes) : "",
+    const m = r.measured, need = r.need;
+    const cells = [r.weights, r.kv, gb(need?.weights_bytes), gb(need?.kv_bytes), gb(need && need.buffers_bytes + need.program_bytes),
+        gb(need?.total_bytes), gb(r.peak), m ? gb(m.resident_peak_bytes) : "",
         m || r.decode ? (1000 / (r.decode ?? m.tokens_per_second)).toFixed(0) : "",
         m ? `${(100 * m.attention_roofline_share).toFixed(0)} %` : "", m ? `${(100 * m.roofline_share).toFixed(0)} %` : "",
         r.verdict];
@@ -132,17 +144,33 @@ function line(r) {
 }
 
 const rows = options.rows.split(/,(?=\w+\/)/).map((text) => {
-    const [weights, kv] = text.split("/");
+    const [, weights, kv] = text.match(/^(\w+)\/([\w:.]+(?:\+\S+)?)$/) ?? stop(`--rows '${text}' is no WEIGHTS/KV or WEIGHTS/KV+POLICY, such as q8_0/q4`);
     return { weights, kv };
 });
+if (rows.some((row) => row.kv.includes("+")) && !existsSync(textFile)) {
+    stop(`the text of rows with a policy: ${options.text ? `${textFile} is missing` : missing(textFile)}`);
+}
+
+// A row, or why there is none.
+async function tried(row, task) {
+    try {
+        return await task();
+    } catch (error) {
+        return { ...row, verdict: `FAILED: ${error.message.replace(/\s+/g, " ")}` };
+    }
+}
+
 const results = [];
 for (const weights of new Set(rows.map((row) => row.weights))) {
-    const model = shapeModel(options.generator, work, SHAPE, weights);
+    let model;
     for (const row of rows.filter((r) => r.weights === weights)) {
-        results.push(await measure(model, row));
+        results.push(await tried(row, () => {
+            model ??= shapeModel(options.generator, work, SHAPE, weights);
+            return measure(model, row);
+        }));
         process.stderr.write(`${line(results.at(-1))}\n`);
     }
-    if (weights === "f16" && !options.keep) {
+    if (weights === "f16" && model !== undefined && !options.keep) {
         rmSync(model);
     }
 }

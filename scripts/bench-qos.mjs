@@ -25,7 +25,7 @@ import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { cpus, tmpdir } from "node:os";
 import { dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
-import { parseArgs } from "node:util";
+import { readOptions, stopOf } from "./compare/options.mjs";
 import { measuredOn, need, places, Report, shapeModel } from "./compare/tools.mjs";
 import { capacity, figures, TABLE_HEAD, tableLine, tokenStream } from "./serve/qos.mjs";
 import { bound, fresh, verdict } from "./serve/race.mjs";
@@ -41,27 +41,23 @@ const BATCH_TIMES = 4;
 const PEER_SLOTS = 8;
 
 const root = resolve(dirname(fileURLToPath(import.meta.url)), "..");
-const { values: options } = parseArgs({
-    options: {
-        quire: { type: "string", default: join(root, "build", "quire") },
-        peer: { type: "string" },
-        generator: { type: "string", default: join(root, "build", "make_gguf") },
-        only: { type: "string", default: "quire,unclassed,peer" },
-        requests: { type: "string", default: "100" },
-        warm: { type: "string", default: "15" },
-        realtime: { type: "string", default: "256:32" },
-        batch: { type: "string", default: "512:64" },
-        threads: { type: "string", default: `${Math.min(2, cpus().length)}` },
-        seed: { type: "string", default: "1" },
-        quick: { type: "boolean", default: false },
-        out: { type: "string" },
-    },
+const fail = stopOf("bench-qos");
+const parts = ["quire", "unclassed", "peer"];
+const options = readOptions("bench-qos", {
+    quire: { type: "string", default: join(root, "build", "quire") },
+    peer: { type: "string" },
+    generator: { type: "string", default: join(root, "build", "make_gguf") },
+    only: { type: "string", default: parts.join(","), known: parts, isList: true },
+    requests: { type: "string", default: "100", whole: 1 },
+    warm: { type: "string", default: "15", whole: 0 },
+    realtime: { type: "string", default: "256:32" },
+    batch: { type: "string", default: "512:64" },
+    threads: { type: "string", default: `${Math.min(2, cpus().length)}`, whole: 1 },
+    seed: { type: "string", default: "1", whole: 0 },
+    quick: { type: "boolean", default: false },
+    out: { type: "string" },
 });
 
-const fail = (message) => {
-    process.stderr.write(`bench-qos: ${message}\n`);
-    process.exit(2);
-};
 const shape = (text) => {
     const [prompt, answer] = text.split(":").map(Number);
     if (!(prompt >= 1 && answer >= 2)) {
@@ -69,11 +65,8 @@ const shape = (text) => {
     }
     return { prompt, answer, tokens: prompt + answer };
 };
-const parts = ["quire", "unclassed", "peer"];
+const realtime = shape(options.realtime), batch = shape(options.batch);
 const only = options.only.split(",");
-if (only.some((part) => !parts.includes(part))) {
-    fail(`--only takes ${parts.join(", ")}`);
-}
 if (only.includes("peer") && !options.peer) {
     fail("--peer DIR (with llama-server) is needed; use `make bench-qos`, or --only quire,unclassed");
 }
@@ -88,7 +81,6 @@ process.on("exit", () => rmSync(folder, { recursive: true, force: true }));
 const oneClass = join(folder, "one-class.yaml");
 writeFileSync(oneClass, "classes:\n  - { name: standard }\n");
 
-const realtime = shape(options.realtime), batch = shape(options.batch);
 const context = 64 * Math.ceil((Math.max(realtime.tokens, batch.tokens) + 64) / 64);
 const model = shapeModel(options.generator, at.work, "smollm2-135m", "q8_0");
 const quireArgs = ["serve", "-m", model, "-t", options.threads, "-c", `${context}`, "--max-queue", "64", "--max-connections", "1024"];

@@ -19,16 +19,18 @@
 //              redis-server or valkey-server)
 //
 // Models are generated shapes unless a file is given. Targets stand in the parts. Prints Markdown;
-// --out writes it into the sections of FILE, one by part. Exits 1 if a floor was missed. `make
-// compare-tiers` compares with llama-server.
+// --out writes it into the sections of FILE, one by part. A section stays as it is if its part was
+// skipped or failed. Exits 1 if a part failed or a floor was missed. `make compare-tiers` compares
+// with llama-server.
 //
 // SPDX-License-Identifier: MIT
-import { mkdtempSync, rmSync } from "node:fs";
+import { rmSync } from "node:fs";
 import { cpus, tmpdir } from "node:os";
 import { basename, dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
-import { parseArgs } from "node:util";
+import { readOptions } from "./compare/options.mjs";
 import { measuredOn, places, Report, shapeModel } from "./compare/tools.mjs";
+import { ownFolder } from "./compare/work.mjs";
 import { beside, full } from "./tiers/beside.mjs";
 import { hung } from "./tiers/hung.mjs";
 import { overflow } from "./tiers/overflow.mjs";
@@ -40,26 +42,25 @@ const TINYLLAMA = { floor: 0.015, aim: 0.01, isLess: true };
 const TINYLLAMA_TOKENS = 1900; // its context is 2,048
 
 const root = resolve(dirname(fileURLToPath(import.meta.url)), "..");
-const { values: options } = parseArgs({
-    options: {
-        quire: { type: "string", default: join(root, "build", "quire") },
-        generator: { type: "string", default: join(root, "build", "make_gguf") },
-        only: { type: "string", default: "restart,tinyllama,beside,full,overflow,hung" },
-        model: { type: "string" },
-        tinyllama: { type: "string" },
-        tokens: { type: "string", default: "4096" },
-        rounds: { type: "string", default: "5" },
-        prompts: { type: "string", default: "100" },
-        kv: { type: "string", default: "q8" },
-        threads: { type: "string", default: `${Math.min(2, cpus().length)}` },
-        dir: { type: "string", default: tmpdir() },
-        quick: { type: "boolean", default: false },
-        out: { type: "string" },
-    },
+const NAMES = ["restart", "tinyllama", "beside", "full", "overflow", "hung"];
+const options = readOptions("bench-tiers", {
+    quire: { type: "string", default: join(root, "build", "quire") },
+    generator: { type: "string", default: join(root, "build", "make_gguf") },
+    only: { type: "string", default: NAMES.join(","), known: NAMES, isList: true },
+    model: { type: "string" },
+    tinyllama: { type: "string" },
+    tokens: { type: "string", default: "4096", whole: 1 },
+    rounds: { type: "string", default: "5", whole: 1 },
+    prompts: { type: "string", default: "100", whole: 1 },
+    kv: { type: "string", default: "q8" },
+    threads: { type: "string", default: `${Math.min(2, cpus().length)}`, whole: 1 },
+    dir: { type: "string", default: tmpdir() },
+    quick: { type: "boolean", default: false },
+    out: { type: "string" },
 });
 
 const at = places(root);
-const folder = mkdtempSync(join(resolve(options.dir), "quire-tiers-"));
+const folder = ownFolder(resolve(options.dir), "quire-tiers");
 process.on("exit", () => rmSync(folder, { recursive: true, force: true }));
 const shape = (name) => shapeModel(options.generator, at.work, name, "q8_0");
 const c = {
@@ -79,15 +80,9 @@ const PARTS = {
     overflow: { title: "Texts larger than memory", task: () => overflow(c) },
     hung: { title: "A shared store that fails", task: () => hung(c) },
 };
-const only = options.only.split(",");
-const unknown = only.find((part) => !(part in PARTS));
-if (unknown !== undefined) {
-    process.stderr.write(`bench-tiers: --only '${unknown}' is unknown: it takes ${Object.keys(PARTS).join(", ")}\n`);
-    process.exit(2);
-}
 
 let failed = 0;
-for (const part of only) {
+for (const part of options.only.split(",")) {
     c.report = new Report();
     try {
         await PARTS[part].task();
@@ -98,7 +93,10 @@ for (const part of only) {
     failed += c.report.failed();
     const body = c.report.markdown(measuredOn(options.quire, options.threads));
     process.stdout.write(`## ${PARTS[part].title}\n\n${body}\n`);
-    if (options.out) {
+    const left = c.report.rows.find((row) => ["failed", "skipped"].includes(row.verdict));
+    if (options.out && left) {
+        process.stderr.write(`bench-tiers: ${options.out}: the section of ${part} stays as it is: ${left.verdict}, ${left.note}\n`);
+    } else if (options.out) {
         writeSection(options.out, PARTS[part].title, `\`make bench-tiers ARGS="--only ${part}"\`. ${body}`);
     }
 }

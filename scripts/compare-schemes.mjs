@@ -14,14 +14,16 @@
 // finished run leaves a small file in --results, and a run with such a file of the same settings
 // and texts is not trained again: machines can share the work through the repository. --only table:
 // no training, the runs that are there. Writes OUT.md and OUT.json, and a page with all curves in
-// the folder of the runs.
+// the folder of the runs. Without --out, a comparison of tasks alone, of fewer schemes, seeds or
+// questions, of other tokens, or one whose runs are not all finished is written into the folder of
+// the runs.
 //
 // SPDX-License-Identifier: MIT
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { cpus } from "node:os";
 import { dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
-import { parseArgs } from "node:util";
+import { readOptions, stopOf } from "./compare/options.mjs";
 import { machine, places, Report, runJson } from "./compare/tools.mjs";
 import { curvesPage, findingParts } from "./schemes/curves.mjs";
 import { findingsOf, markdown } from "./schemes/findings.mjs";
@@ -34,52 +36,34 @@ import { lastHeld, readLog, recallName, runFiles, runName, secondsOf, sharedToke
 import { DEPTHS, QUICK_DEPTHS, QUICK_SHAPES, SHAPES, speedOfShapes } from "./schemes/shapes.mjs";
 
 const PROMPT_TOKENS = 8192; // of the counted work
+const SEEDS = 3, QUESTIONS = 50;
 
 const root = resolve(dirname(fileURLToPath(import.meta.url)), "..");
-const { values: options } = parseArgs({ options: {
+const stop = stopOf("compare-schemes");
+const options = readOptions("compare-schemes", {
     quire: { type: "string", default: join(root, "build", "quire") },
     generator: { type: "string", default: join(root, "build", "make_gguf") },
     data: { type: "string" },
-    size: { type: "string" },
-    schemes: { type: "string" },
-    seeds: { type: "string", default: "3" },
-    tokens: { type: "string" },
+    size: { type: "string", known: Object.keys(SIZES) },
+    schemes: { type: "string", known: SCHEMES, isList: true },
+    seeds: { type: "string", default: `${SEEDS}`, whole: 1 },
+    tokens: { type: "string", above: 0 },
     tokenizer: { type: "string" },
-    questions: { type: "string", default: "50" },
-    jobs: { type: "string", default: `${cpus().length}` },
-    threads: { type: "string" },
+    questions: { type: "string", default: `${QUESTIONS}`, whole: 1 },
+    jobs: { type: "string", default: `${cpus().length}`, whole: 1 },
+    threads: { type: "string", whole: 1 },
     runs: { type: "string" },
     results: { type: "string" },
     out: { type: "string" },
-    only: { type: "string" },
-    rounds: { type: "string", default: "3" },
+    only: { type: "string", known: ["speed", "table"] },
+    rounds: { type: "string", default: "3", whole: 1 },
     type: { type: "string", default: "q8_0" },
     quick: { type: "boolean", default: false },
-} });
-
-function stop(message) {
-    process.stderr.write(`compare-schemes: ${message}\n`);
-    process.exit(2);
-}
+});
 
 const size = options.size ?? (options.quick ? "quick" : "small");
-const schemes = options.schemes?.split(",") ?? SIZES[size]?.schemes ?? SCHEMES;
+const schemes = options.schemes?.split(",") ?? SIZES[size].schemes ?? SCHEMES;
 const nSeeds = Number(options.seeds), nJobs = Number(options.jobs), tokens = options.tokens && Number(options.tokens);
-if (!SIZES[size]) {
-    stop(`--size ${size}: there are ${Object.keys(SIZES).join(", ")}`);
-}
-const unknown = schemes.find((s) => !SCHEMES.includes(s));
-if (unknown !== undefined) {
-    stop(`--schemes: no scheme "${unknown}"; there are ${SCHEMES.join(", ")}`);
-}
-for (const [name, value] of [["seeds", nSeeds], ["jobs", nJobs], ["tokens", tokens ?? 1], ["rounds", Number(options.rounds)]]) {
-    if (!(value >= 1)) {
-        stop(`--${name} ${options[name]}: a number from 1`);
-    }
-}
-if (options.only !== undefined && !["speed", "table"].includes(options.only)) {
-    stop(`--only ${options.only}: speed, table`);
-}
 if (options.data && !existsSync(options.data)) {
     stop(`--data ${options.data}: no such file or folder`);
 }
@@ -113,7 +97,7 @@ async function resultOf(c, settings, { scheme, seed }) {
     const name = runName(scheme, seed), files = runFiles(c.folder, name), gguf = readGguf(files.model), shape = shapeOf(gguf);
     const log = readLog(files.log);
     if (lastHeld(log) === undefined) {
-        stop(`${name} has no validation loss: of --data no document is held out; more text is needed`);
+        throw new Error(`${name} has no validation loss: of --data no document is held out; more text is needed`);
     }
     const recall = recallSettings(size), model = recall ? runFiles(c.folder, recallName(scheme, seed)).model : files.model;
     return { scheme, seed, log, loss: lastHeld(log), cacheBytes: cacheBytes(shape), flop: prefillFlop(shape, PROMPT_TOKENS),
@@ -128,6 +112,11 @@ const mixText = ({ tasks, task_kinds: kinds }, texts) =>
 const recallText = (recall) => (!recall ? "" : `Recall is that of models of the same shape after ` +
     `${(recall.steps * recall.rows * recall.ctx / 1e6).toPrecision(3)} M tokens of tasks alone (${recall.task_kinds.replaceAll(",", ", ")}), from first weights with heads that look back and heads that match.`);
 
+// Whether a comparison has all that the published one of its size has.
+const isWhole = (runs, nPlanned) => runs.length === nPlanned && options.data !== undefined && nSeeds >= SEEDS &&
+    schemes.length >= (SIZES[size].schemes ?? SCHEMES).length && tokens === undefined && options.tokenizer === undefined &&
+    Number(options.questions) >= QUESTIONS;
+
 function writeTrained({ settings, texts, folder, runs, nPlanned }) {
     const found = findingsOf(runs);
     const what = `${settings.n_layer} layers of ${settings.d_model}, ${settings.n_head} heads of ${settings.d_head} (gqa: half as many KV heads), ` +
@@ -141,7 +130,7 @@ function writeTrained({ settings, texts, folder, runs, nPlanned }) {
     const { data, tokenizer, ...shown } = settings;
     const json = { size, texts, settings: { ...shown, tokenizer: options.tokenizer ?? SIZES[size].tokenizer }, ...found,
         runs: runs.map(({ log, group, settings: _, version, texts: __, ...r }) => ({ ...r, held: log.held })) };
-    const out = options.out ?? join(options.quick ? folder : join(root, "bench", "results"), `schemes-${size}`);
+    const out = options.out ?? join(options.quick || !isWhole(runs, nPlanned) ? folder : join(root, "bench", "results"), `schemes-${size}`);
     writeFileSync(`${out}.md`, body);
     writeFileSync(`${out}.json`, `${JSON.stringify(json, null, 1)}\n`);
     process.stdout.write(`${body}\n`);
@@ -166,6 +155,11 @@ let failed = 0;
 if (options.only === "speed") {
     failed = speed();
 } else {
-    writeTrained(await trained());
+    try {
+        writeTrained(await trained());
+    } catch (error) {
+        process.stderr.write(`compare-schemes: ${error.message}\n`);
+        failed = 1;
+    }
 }
-process.exit(failed > 0 && !options.quick ? 1 : 0);
+process.exit(failed > 0 && !(options.quick && options.only === "speed") ? 1 : 0); // quick speeds say nothing

@@ -6,49 +6,49 @@
 //
 // `make compare-serve` builds both sides and calls this. The loads are in serve/workloads.mjs,
 // settings and targets in serve/sides.mjs. Prints a row as soon as it is measured and Markdown
-// tables at the end; exits 1 if a floor was missed or a row failed. --tune runs llama-server's
-// settings instead (those whose names contain --settings TEXT), each of them once per load, to find
-// its best. families: the parts chat-gemma3, chat-qwen3.5 and turn (a second turn beside a cold
-// one), on models that are made when they are absent (2.2 and 2.7 GB).
+// tables at the end; exits 1 if a floor was missed or a server or a row failed. --tune runs
+// llama-server's settings instead (those whose names contain --settings TEXT), each of them once
+// per load, to find its best. families: the parts chat-gemma3, chat-qwen3.5 and turn (a second turn
+// beside a cold one), on models that are made when they are absent (2.2 and 2.7 GB).
 //
 // SPDX-License-Identifier: MIT
 import { writeFileSync } from "node:fs";
 import { cpus } from "node:os";
 import { dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
-import { parseArgs } from "node:util";
+import { readOptions, stopOf } from "./compare/options.mjs";
 import { shapedModels } from "./compare/shapes.mjs";
 import { measuredOn, need, number, places, Report } from "./compare/tools.mjs";
 import { agents } from "./serve/agents.mjs";
 import { fit } from "./serve/fit.mjs";
-import { bound, cachedPrefix, figuresTable, inTurns, ourSide, peerSide, secondTurn, verdict } from "./serve/race.mjs";
+import { bestOf, bound, cachedPrefix, failedSides, figuresTable, inTurns, ourSide, peerSide, secondTurn, verdict } from "./serve/race.mjs";
 import { CACHED_PREFIX, FAMILIES, FIT, LOADS, MINIMUM, PEER_SETTINGS, SECOND_TURN } from "./serve/sides.mjs";
 import { cut, dataPaths, readData } from "./serve/texts.mjs";
 import { documentMinimum, FAMILY_CHAT, QUICK_SIZES, SIZES } from "./serve/workloads.mjs";
 
 const root = resolve(dirname(fileURLToPath(import.meta.url)), "..");
-const { values: options } = parseArgs({
-    options: {
-        quire: { type: "string", default: join(root, "build", "quire") },
-        peer: { type: "string" },
-        generator: { type: "string", default: join(root, "build", "make_gguf") },
-        fit: { type: "string", default: join(root, "build", "bench_fit") },
-        only: { type: "string", default: "conversations,arrivals,document,prefix,agents,fit" },
-        repeats: { type: "string", default: "3" },
-        threads: { type: "string", default: `${Math.min(2, cpus().length)}` },
-        tune: { type: "boolean", default: false },
-        settings: { type: "string", default: "" },
-        quick: { type: "boolean", default: false },
-        out: { type: "string" },
-    },
-});
+const stop = stopOf("compare-serve");
 const parts = [...Object.keys(LOADS), "prefix", "agents", "fit", "turn"];
+const options = readOptions("compare-serve", {
+    quire: { type: "string", default: join(root, "build", "quire") },
+    peer: { type: "string" },
+    generator: { type: "string", default: join(root, "build", "make_gguf") },
+    fit: { type: "string", default: join(root, "build", "bench_fit") },
+    only: { type: "string", default: "conversations,arrivals,document,prefix,agents,fit", known: ["families", ...parts], isList: true },
+    repeats: { type: "string", default: "3", whole: 1 },
+    threads: { type: "string", default: `${Math.min(2, cpus().length)}`, whole: 1 },
+    tune: { type: "boolean", default: false },
+    settings: { type: "string", default: "" },
+    quick: { type: "boolean", default: false },
+    out: { type: "string" },
+});
+if (!options.peer) {
+    stop("--peer DIR (with llama-server) is needed; use `make compare-serve`");
+}
 const only = options.only.split(",").flatMap((part) => (part === "families" ? FAMILIES : [part]));
-const unknown = only.find((part) => !parts.includes(part));
-if (!options.peer || unknown !== undefined) {
-    process.stderr.write(options.peer ? `compare-serve: --only '${unknown}' is unknown: it takes families, ${parts.join(", ")}\n`
-        : "compare-serve: --peer DIR (with llama-server) is needed; use `make compare-serve`\n");
-    process.exit(2);
+const tuned = Object.keys(PEER_SETTINGS).filter((name) => name.includes(options.settings));
+if (options.tune && tuned.length === 0) {
+    stop(`--settings '${options.settings}' is in no name of llama-server's settings: ${Object.keys(PEER_SETTINGS).join("; ")}`);
 }
 
 const at = places(root);
@@ -75,8 +75,9 @@ function settingOf(load) {
 
 async function tune(load) {
     const setting = settingOf(load);
-    const names = Object.keys(PEER_SETTINGS).filter((name) => name.includes(options.settings));
-    tables.push(figuresTable(load, await inTurns(setting, names.map((name) => peerSide(setting, name)), load, 1)));
+    const results = await inTurns(setting, tuned.map((name) => peerSide(setting, name)), load, 1);
+    tables.push(figuresTable(load, results));
+    failedSides(report, load, results);
 }
 
 function ratioRows(load, mine, peers) {
@@ -87,7 +88,7 @@ function ratioRows(load, mine, peers) {
             report.add({ what, verdict: "failed", note: `${failed.name}: ${failed.error.split("\n")[0]}` });
             continue;
         }
-        const best = peers.reduce((a, b) => (b.figures.requestsPerSecond > a.figures.requestsPerSecond ? b : a));
+        const best = bestOf(peers, target.best);
         const [ours, theirs] = [mine.figures[target.field], best.figures[target.field]];
         report.add({ what, ours, theirs, ratio: ours / theirs, floor: bound(target.floor, target),
             aim: bound(target.aim, target), verdict: verdict(ours / theirs, target), note: best.name });
@@ -110,6 +111,7 @@ async function raceLoad(load) {
     tables.push(figuresTable(load, results));
     const measured = results.slice(ours.length);
     ratioRows(load, results[0], measured);
+    failedSides(report, load, results.slice(1, ours.length)); // no row of ratios has these
     if (results[0].figures && measured.every((result) => result.figures)) {
         memoryRow(load, results[0], measured);
     }
@@ -153,19 +155,20 @@ async function raceTurn() {
     }
 }
 
-for (const part of only) {
-    if (options.tune && part in LOADS) {
-        await tune(part);
-    } else if (!options.tune && part in LOADS) {
-        await raceLoad(part);
-    } else if (!options.tune && part === "prefix") {
-        await racePrefix();
-    } else if (!options.tune && part === "turn") {
-        await raceTurn();
-    } else if (!options.tune && part === "agents") {
-        tables.push(await agents(c, report, at, { repeats, turns: options.quick ? 4 : undefined }));
-    } else if (!options.tune) {
-        await fit(c, report, { ...FIT, program: options.fit });
+const PARTS = {
+    ...Object.fromEntries(Object.keys(LOADS).map((load) => [load, () => raceLoad(load)])),
+    prefix: racePrefix,
+    turn: raceTurn,
+    agents: async () => tables.push(await agents(c, report, at, { repeats, turns: options.quick ? 4 : undefined })),
+    fit: () => fit(c, report, { ...FIT, program: options.fit }),
+};
+
+// A part that ends with an error fails as a row, and the rows before it stay.
+for (const part of only.filter((name) => !options.tune || name in LOADS)) {
+    try {
+        await (options.tune ? tune(part) : PARTS[part]());
+    } catch (error) {
+        report.add({ what: part, verdict: "failed", note: error.message.split("\n")[0] });
     }
 }
 

@@ -11,37 +11,35 @@
 // into a section of FILE.
 //
 // SPDX-License-Identifier: MIT
-import { mkdtempSync, rmSync } from "node:fs";
+import { rmSync } from "node:fs";
 import { cpus, tmpdir } from "node:os";
 import { dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
-import { parseArgs } from "node:util";
+import { readOptions, stopOf } from "./compare/options.mjs";
 import { measuredOn, median, places, Report, shapeModel } from "./compare/tools.mjs";
+import { ownFolder } from "./compare/work.mjs";
 import { addRow, on, say, writeSection } from "./tiers/setting.mjs";
 import { peerSide, QUICK_SIZES, quireSide, returning, SIZES, systems } from "./tiers/returning.mjs";
 
 const TITLE = "A conversation after a restart, beside llama-server";
 
 const root = resolve(dirname(fileURLToPath(import.meta.url)), "..");
-const { values: options } = parseArgs({
-    options: {
-        quire: { type: "string", default: join(root, "build", "quire") },
-        peer: { type: "string" },
-        generator: { type: "string", default: join(root, "build", "make_gguf") },
-        model: { type: "string" },
-        rounds: { type: "string", default: "3" },
-        threads: { type: "string", default: `${Math.min(2, cpus().length)}` },
-        dir: { type: "string", default: tmpdir() },
-        quick: { type: "boolean", default: false },
-        out: { type: "string" },
-    },
+const options = readOptions("compare-tiers", {
+    quire: { type: "string", default: join(root, "build", "quire") },
+    peer: { type: "string" },
+    generator: { type: "string", default: join(root, "build", "make_gguf") },
+    model: { type: "string" },
+    rounds: { type: "string", default: "3", whole: 1 },
+    threads: { type: "string", default: `${Math.min(2, cpus().length)}`, whole: 1 },
+    dir: { type: "string", default: tmpdir() },
+    quick: { type: "boolean", default: false },
+    out: { type: "string" },
 });
 if (!options.peer) {
-    process.stderr.write("compare-tiers: --peer DIR (with llama-server) is needed; use `make compare-tiers`\n");
-    process.exit(2);
+    stopOf("compare-tiers")("--peer DIR (with llama-server) is needed; use `make compare-tiers`");
 }
 const at = places(root);
-const folder = mkdtempSync(join(resolve(options.dir), "quire-returning-"));
+const folder = ownFolder(resolve(options.dir), "quire-returning");
 process.on("exit", () => rmSync(folder, { recursive: true, force: true }));
 const c = { quire: options.quire, peer: options.peer, threads: options.threads, folder, report: new Report(),
     sizes: options.quick ? QUICK_SIZES : SIZES, model: options.model ?? shapeModel(options.generator, at.work, "smollm2-135m", "q8_0") };

@@ -22,9 +22,9 @@ import { writeFileSync } from "node:fs";
 import { cpus } from "node:os";
 import { dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
-import { parseArgs } from "node:util";
-import { perplexityFamilies } from "./compare/families.mjs";
+import { choice, perplexityFamilies } from "./compare/families.mjs";
 import { cacheBytes, fits, longContext } from "./compare/memory.mjs";
+import { readOptions, stopOf } from "./compare/options.mjs";
 import { bandPerplexity, exactPerplexity, q8Divergence } from "./compare/quality.mjs";
 import { shapedModels } from "./compare/shapes.mjs";
 import { cascade, race } from "./compare/speed.mjs";
@@ -32,35 +32,34 @@ import { cascades, families, familyMemory, quick, races } from "./compare/target
 import { Report, asset, measuredOn, places } from "./compare/tools.mjs";
 
 const root = resolve(dirname(fileURLToPath(import.meta.url)), "..");
-const { values: options } = parseArgs({
-    options: {
-        quire: { type: "string", default: join(root, "build", "quire") },
-        peer: { type: "string" },
-        generator: { type: "string", default: join(root, "build", "make_gguf") },
-        only: { type: "string", default: "quality,speed,32k,cascade,memory" },
-        threads: { type: "string", default: `${Math.min(2, cpus().length)}` },
-        chunks: { type: "string", default: "3" },
-        families: { type: "string" },
-        types: { type: "string" },
-        quick: { type: "boolean", default: false },
-        out: { type: "string" },
-    },
+const stop = stopOf("compare");
+const parts = ["quality", "perplexity-families", "memory", ...Object.keys(races), "cascade"];
+const options = readOptions("compare", {
+    quire: { type: "string", default: join(root, "build", "quire") },
+    peer: { type: "string" },
+    generator: { type: "string", default: join(root, "build", "make_gguf") },
+    only: { type: "string", default: "quality,speed,32k,cascade,memory", known: ["families", ...parts], isList: true },
+    threads: { type: "string", default: `${Math.min(2, cpus().length)}`, whole: 1 },
+    chunks: { type: "string", default: "3", whole: 1 },
+    families: { type: "string" },
+    types: { type: "string" },
+    quick: { type: "boolean", default: false },
+    out: { type: "string" },
 });
 if (!options.peer) {
-    process.stderr.write("compare: --peer DIR (with llama-bench and llama-perplexity) is needed; use `make compare`\n");
-    process.exit(2);
+    stop("--peer DIR (with llama-bench and llama-perplexity) is needed; use `make compare`");
 }
 
 const at = places(root);
 const c = { quire: options.quire, generator: options.generator, peer: options.peer, threads: Number(options.threads), work: at.work };
 const report = new Report();
-const parts = ["quality", "perplexity-families", "memory", ...Object.keys(races), "cascade"];
 const only = new Set(options.only.split(",").flatMap((part) => (part === "families" ? families : [part])));
-for (const part of only) {
-    if (!parts.includes(part)) {
-        process.stderr.write(`compare: --only '${part}' is unknown: it takes families, ${parts.join(", ")}, comma-separated\n`);
-        process.exit(2);
-    }
+// Asked for before the first row: a wrong name must not cost the rows that were measured.
+let chosenFamilies;
+try {
+    chosenFamilies = only.has("perplexity-families") ? choice(c.generator, options) : undefined;
+} catch (error) {
+    stop(error.message);
 }
 const data = (name) => asset(at, name);
 const model = data;
@@ -116,12 +115,11 @@ for (const p of only.has("cascade") ? cascades : []) {
 }
 
 let cells = "";
-if (only.has("perplexity-families")) {
+if (chosenFamilies !== undefined) {
     try {
-        cells = perplexityFamilies(c, report, options);
+        cells = perplexityFamilies(c, report, chosenFamilies);
     } catch (error) {
-        process.stderr.write(`compare: ${error.message}\n`);
-        process.exit(2);
+        report.add({ what: "perplexity of all families", verdict: "failed", note: error.message.replaceAll("\n", " ") });
     }
 }
 

@@ -9,35 +9,27 @@
 // also against the f32 file).
 //
 //   --write       replaces the tables in docs/benchmarks.md and bench/results/quality.json with
-//                 what was measured
-//   --logits DIR  keep the f32 cache's logits there, by model, and use those that are there: they
-//                 depend on the model, the text and the program's f32 path only, so a second run
-//                 saves their time. Off for a release.
+//                 what was measured. Needs all models and sizes
+//   --logits DIR  keep the f32 cache's logits there, by model and number of chunks, and use those
+//                 that are there: they depend on the model, the text and the program's f32 path
+//                 only, so a second run saves their time. Off for a release.
 //   --check       the release gate: every figure must be within its error of the committed one, and
-//                 every limit must hold; exits 1 otherwise
+//                 every limit must hold; exits 1 otherwise, also where a model is missing
+//
+// A model that is missing is skipped, if neither --write nor --check needs it. Exits 1 if a model
+// could not be measured.
 //
 // SPDX-License-Identifier: MIT
-import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { existsSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { cpus } from "node:os";
 import { dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
-import { parseArgs } from "node:util";
+import { readOptions, stopOf } from "./compare/options.mjs";
 import { asset, machine, missing, places, runJson } from "./compare/tools.mjs";
+import { ownFolder } from "./compare/work.mjs";
+import { digestOf } from "./retention/models.mjs";
 
 const root = resolve(dirname(fileURLToPath(import.meta.url)), "..");
-const { values: options } = parseArgs({
-    options: {
-        quire: { type: "string", default: join(root, "build", "quire") },
-        models: { type: "string", default: "tinyllama,minimind2,stories15m" },
-        sizes: { type: "string", default: "8.25,6.25,5.4,4.5,3.8" },
-        chunks: { type: "string" },
-        logits: { type: "string" },
-        threads: { type: "string", default: `${Math.min(2, cpus().length)}` },
-        write: { type: "boolean", default: false },
-        check: { type: "boolean", default: false },
-    },
-});
-
 const at = places(root);
 const data = (name) => asset(at, name);
 const MODELS = {
@@ -63,6 +55,17 @@ const SIZES = [
     { size: "4.5", kv: ["q4", "auto:4.5"], limit: 3, goal: 2 },
     { size: "3.8", kv: ["q3", "auto:3.8"] },
 ];
+const stop = stopOf("quality");
+const options = readOptions("quality", {
+    quire: { type: "string", default: join(root, "build", "quire") },
+    models: { type: "string", default: Object.keys(MODELS).join(","), known: Object.keys(MODELS), isList: true },
+    sizes: { type: "string", default: SIZES.map((s) => s.size).join(","), known: SIZES.map((s) => s.size), isList: true },
+    chunks: { type: "string", whole: 1 },
+    logits: { type: "string" },
+    threads: { type: "string", default: `${Math.min(2, cpus().length)}`, whole: 1 },
+    write: { type: "boolean", default: false },
+    check: { type: "boolean", default: false },
+});
 const TABLES = { file: join(root, "docs", "benchmarks.md"), begin: "<!-- quality:begin -->", end: "<!-- quality:end -->" };
 const RESULTS = join(root, "bench", "results", "quality.json");
 
@@ -101,9 +104,11 @@ function line(r) {
 }
 
 function measure(m, sizes, work) {
-    const f32 = join(options.logits ?? work, `${m.key}-f32.logits`);
     const f16 = join(work, "f16.logits");
     const most = Math.max(...sizes.map((s) => chunksOf(m, s)));
+    // A file of fewer chunks would be taken without a word, and all rows would have as few.
+    const f32 = options.logits === undefined ? join(work, "f32.logits")
+        : join(options.logits, `${m.key}-${digestOf(m.model)}-${most}-chunks-f32.logits`);
     say(`${m.name}: f32 and f16 first`);
     if (!existsSync(f32)) {
         evaluate(m, most, ["--kv", "f32", "--save-logits", f32]);
@@ -240,44 +245,56 @@ function gate(results, sizes) {
     return bad;
 }
 
-function main() {
-    const wanted = options.sizes.split(",");
-    const sizes = SIZES.filter((s) => wanted.includes(s.size));
-    if (options.write && (sizes.length !== SIZES.length || options.models.split(",").length !== Object.keys(MODELS).length ||
-        options.chunks !== undefined)) {
-        say("quality: --write replaces all tables: it goes with all models, sizes and chunks");
-        process.exit(2);
-    }
-    const results = {};
-    const work = mkdtempSync(join(at.work, "quality-"));
+// The results by model, and the names of the models that were not measured.
+function measureAll(keys, sizes) {
+    const results = {}, left = [];
+    const work = ownFolder(at.work, "quality");
     try {
-        for (const key of options.models.split(",")) {
-            const m = { key, ...MODELS[key] };
-            if (MODELS[key] === undefined) {
-                say(`quality: --models '${key}' is unknown: it takes ${Object.keys(MODELS).join(", ")}, comma-separated`);
-                process.exit(2);
-            }
+        for (const m of keys.map((key) => ({ key, ...MODELS[key] }))) {
             const absent = [m.model, m.text].find((p) => !existsSync(p));
-            if (absent) {
-                say(`skipped: ${m.name}: ${missing(absent)}`);
-                continue;
+            try {
+                if (absent) {
+                    say(`skipped: ${m.name}: ${missing(absent)}`);
+                    left.push(m.name);
+                } else {
+                    results[m.key] = measure(m, sizes, work);
+                }
+            } catch (error) {
+                say(`failed: ${m.name}: ${error.message}`);
+                left.push(m.name);
+                process.exitCode = 1;
             }
-            results[key] = measure(m, sizes, work);
         }
     } finally {
         rmSync(work, { recursive: true, force: true });
     }
+    return { results, left };
+}
+
+function main() {
+    const wanted = options.sizes.split(","), keys = options.models.split(",");
+    const sizes = SIZES.filter((s) => wanted.includes(s.size));
+    if (options.write) {
+        if (sizes.length !== SIZES.length || new Set(keys).size !== Object.keys(MODELS).length || options.chunks !== undefined) {
+            stop("--write replaces all tables: it goes with all models, sizes and chunks");
+        }
+        const absent = keys.flatMap((key) => [MODELS[key].model, MODELS[key].text]).find((path) => !existsSync(path));
+        if (absent) {
+            stop(`--write replaces the tables of all models: ${missing(absent)}`);
+        }
+    }
+    const { results, left } = measureAll(keys, sizes);
     for (const [key, r] of Object.entries(results)) {
         process.stdout.write(`${markdown(r, sizes, MODELS[key].isJudged)}\n\n`);
     }
-    const bad = options.check ? gate(results, sizes) : [];
-    if (options.write) {
+    const bad = options.check ? [...left.map((name) => `${name}: not measured`), ...gate(results, sizes)] : [];
+    if (options.write && left.length === 0) {
         writeTables(results, sizes);
     }
     for (const b of bad) {
         say(`gate: ${b}`);
     }
-    process.exitCode = bad.length === 0 ? 0 : 1;
+    process.exitCode ||= bad.length === 0 ? 0 : 1;
 }
 
 main();

@@ -30,16 +30,20 @@
 //
 //   --only plan    the cells that are missing, with estimates of their time
 //   --only table   tables from the cells that are there, without a program or a model; with --write
-//                  they go into bench/results/retention.md, and the chart into docs/retention.svg
+//                  they go into bench/results/retention.md, and the chart into docs/retention.svg.
+//                  --write goes with all models, policies, parts and texts
 //   --jobs N       cells at once, each with --threads threads (1)
 //   --minutes N    no cell begins later than that
+//
+// Exits 1 if a cell failed. A policy that the program refuses is a result and no failure. A cell
+// with all tokens is never refused: it fails.
 //
 // SPDX-License-Identifier: MIT
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { cpus } from "node:os";
 import { dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
-import { parseArgs } from "node:util";
+import { readOptions, stopOf } from "./compare/options.mjs";
 import { asset, machine, missing, places } from "./compare/tools.mjs";
 import { Cells } from "./retention/cells.mjs";
 import { chart } from "./retention/chart.mjs";
@@ -47,7 +51,7 @@ import { gathered, isSolved } from "./retention/gather.mjs";
 import { Meter } from "./retention/measure.mjs";
 import { digestOf, models } from "./retention/models.mjs";
 import { Clock, fullCells, fullOf, policyCells } from "./retention/plan.mjs";
-import { chosen } from "./retention/policies.mjs";
+import { FULL, chosen } from "./retention/policies.mjs";
 import { markdown } from "./retention/table.mjs";
 import { Refused, pool } from "./retention/runs.mjs";
 import { TASKS, recallLines } from "./retention/tasks.mjs";
@@ -56,51 +60,42 @@ const root = resolve(dirname(fileURLToPath(import.meta.url)), "..");
 const at = places(root);
 const WORK = join(at.work, "retention");
 const ALL = models((name) => asset(at, name), (name) => join(WORK, name));
+const CONVERSATIONS = 40;
 const PARTS = ["tasks", "continuation", "conversations"];
 const PAGE = { file: join(root, "bench", "results", "retention.md"), begin: "<!-- retention:begin -->", end: "<!-- retention:end -->" };
 const CHART = join(root, "docs", "retention.svg");
 
-const { values: options } = parseArgs({
-    options: {
-        quire: { type: "string", default: join(root, "build", "quire") },
-        only: { type: "string", default: "all" },
-        cells: { type: "string", default: join(WORK, "cells.jsonl") },
-        jobs: { type: "string", default: `${Math.min(2, cpus().length)}` },
-        threads: { type: "string", default: "1" },
-        minutes: { type: "string" },
-        models: { type: "string", default: Object.keys(ALL).join(",") },
-        policies: { type: "string" },
-        shares: { type: "string" },
-        parts: { type: "string", default: PARTS.join(",") },
-        tasks: { type: "string", default: TASKS.join(",") },
-        lengths: { type: "string" },
-        samples: { type: "string" },
-        chunks: { type: "string" },
-        conversations: { type: "string", default: "40" },
-        svg: { type: "string" },
-        json: { type: "string" },
-        write: { type: "boolean", default: false },
-    },
+const say = (text) => process.stderr.write(`${text}\n`);
+const stop = stopOf("retention");
+const options = readOptions("retention", {
+    quire: { type: "string", default: join(root, "build", "quire") },
+    only: { type: "string", default: "all", known: ["all", "plan", "measure", "table"] },
+    cells: { type: "string", default: join(WORK, "cells.jsonl") },
+    jobs: { type: "string", default: `${Math.min(2, cpus().length)}`, whole: 1 },
+    threads: { type: "string", default: "1", whole: 1 },
+    minutes: { type: "string", above: 0 },
+    models: { type: "string", default: Object.keys(ALL).join(","), known: Object.keys(ALL), isList: true },
+    policies: { type: "string" },
+    shares: { type: "string", above: 0, isList: true },
+    parts: { type: "string", default: PARTS.join(","), known: PARTS, isList: true },
+    tasks: { type: "string", default: TASKS.join(","), known: TASKS, isList: true },
+    lengths: { type: "string", whole: 64, isList: true },
+    samples: { type: "string", whole: 1 },
+    chunks: { type: "string", whole: 1 },
+    conversations: { type: "string", default: `${CONVERSATIONS}`, whole: 1 },
+    svg: { type: "string" },
+    json: { type: "string" },
+    write: { type: "boolean", default: false },
 });
+const numberOf = (name) => (options[name] === undefined ? undefined : Number(options[name]));
 
-function say(text) {
-    process.stderr.write(`${text}\n`);
+// The options that leave something out of the tables, of those that are given.
+function narrowing() {
+    const isFewer = { models: options.models.split(",").length < Object.keys(ALL).length, parts: options.parts.split(",").length < PARTS.length,
+        tasks: options.tasks.split(",").length < TASKS.length, conversations: numberOf("conversations") !== CONVERSATIONS };
+    return [...Object.keys(isFewer).filter((name) => isFewer[name]),
+        ...["policies", "shares", "lengths", "samples", "chunks"].filter((name) => options[name] !== undefined)].map((name) => `--${name}`);
 }
-
-function stop(text) {
-    say(`retention: ${text}`);
-    process.exit(2);
-}
-
-// The items of a list, all of which must be known.
-function listed(name, text, known) {
-    const items = text.split(",");
-    const strange = items.find((item) => !known.includes(item));
-    return strange === undefined ? items : stop(`--${name} '${strange}' is unknown: it takes ${known.join(", ")}, comma-separated`);
-}
-
-const numberOf = (name) => (options[name] === undefined ? undefined : Number(options[name]) > 0 ? Number(options[name])
-    : stop(`--${name} ${options[name]}: a number above 0 is wanted`));
 
 // Models whose files are there, with the digest of the model. For tables: all, with the digest of
 // the file, or else of the last line of the file of cells.
@@ -179,11 +174,11 @@ class Run {
 
     // The line to say about a cell.
     async #one(cell) {
-        const m = this.models.get(cell.model), kind = `${cell.model} ${cell.policy}`;
+        const m = this.models.get(cell.model), kind = [cell.model, cell.part, cell.length, cell.policy].join(" ");
         if (this.refused.has(kind)) {
             return undefined;
         }
-        const full = cell.policy === "all tokens" ? undefined : fullOf(m, cell, this.asked);
+        const full = cell.policy === FULL ? undefined : fullOf(m, cell, this.asked);
         const fullResult = full && this.cells.result(full);
         if (full !== undefined && fullResult === undefined && cell.part === "tasks") {
             return "left: not measured with all tokens";
@@ -199,7 +194,7 @@ class Run {
             this.clock.add(cell, seconds);
             return `${told(result)}, ${readable(seconds)}`;
         } catch (error) {
-            if (!(error instanceof Refused)) {
+            if (!(error instanceof Refused) || cell.policy === FULL) {
                 this.failed++;
                 return `failed: ${error.message}`;
             }
@@ -252,11 +247,12 @@ function printTables(cells, tabled, policies, asked) {
 }
 
 async function main() {
-    const only = listed("only", options.only, ["all", "plan", "measure", "table"])[0];
-    const keys = listed("models", options.models, Object.keys(ALL));
-    const asked = { parts: listed("parts", options.parts, PARTS), tasks: listed("tasks", options.tasks, TASKS),
-        lengths: options.lengths?.split(",").map(Number), samples: numberOf("samples"), chunks: numberOf("chunks"),
-        conversations: numberOf("conversations") };
+    const { only } = options, keys = options.models.split(","), fewer = narrowing();
+    const asked = { parts: options.parts.split(","), tasks: options.tasks.split(","), lengths: options.lengths?.split(",").map(Number),
+        samples: numberOf("samples"), chunks: numberOf("chunks"), conversations: numberOf("conversations") };
+    if (options.write && fewer.length > 0) {
+        stop(`--write replaces all tables and the chart: it does not go with ${fewer.join(", ")}`);
+    }
     let policies;
     try {
         policies = chosen(options.policies?.split(";"), options.shares?.split(",").map(Number));

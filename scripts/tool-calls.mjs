@@ -19,30 +19,28 @@ import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { basename, dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
-import { parseArgs } from "node:util";
 import { validators } from "./agents/validate.mjs";
+import { readOptions, stopOf } from "./compare/options.mjs";
 import { Client } from "./serve/client.mjs";
 import { Server } from "./serve/server.mjs";
 
 const root = resolve(dirname(fileURLToPath(import.meta.url)), "..");
-const { values: options } = parseArgs({
-    options: {
-        quire: { type: "string", default: join(root, "build", "quire") },
-        ajv: { type: "string" },
-        model: { type: "string", multiple: true, default: [] },
-        template: { type: "string", multiple: true, default: [] },
-        tools: { type: "string", default: join(root, "scripts", "agents", "tools.json") },
-        only: { type: "string" },
-        seeds: { type: "string", default: "2" },
-        ctx: { type: "string", default: "2048" },
-        together: { type: "string", default: "4" },
-        brief: { type: "boolean", default: false },
-        url: { type: "string" },
-    },
+const stop = stopOf("tool-calls");
+const options = readOptions("tool-calls", {
+    quire: { type: "string", default: join(root, "build", "quire") },
+    ajv: { type: "string" },
+    model: { type: "string", multiple: true, default: [] },
+    template: { type: "string", multiple: true, default: [] },
+    tools: { type: "string", default: join(root, "scripts", "agents", "tools.json") },
+    only: { type: "string" },
+    seeds: { type: "string", default: "2", whole: 1 },
+    ctx: { type: "string", default: "2048", whole: 1 },
+    together: { type: "string", default: "4", whole: 1 },
+    brief: { type: "boolean", default: false },
+    url: { type: "string" },
 });
 if (!options.ajv || (options.model.length === 0 && !options.url)) {
-    process.stderr.write("tool-calls: --ajv DIR and --model FILE are needed; use `make tool-calls`\n");
-    process.exit(2);
+    stop("--ajv DIR and --model FILE are needed; use `make tool-calls`");
 }
 
 const PROMPTS = ["Please use the tool. Choose sensible values.", "Do what seems best next, with all details that you can give."];
@@ -50,7 +48,12 @@ const AMPLE = 1000;
 const TOOLS_OF_ONE_ANSWER = 3;
 
 const wanted = options.only?.split(",");
-const tools = JSON.parse(readFileSync(options.tools, "utf8")).filter((tool) => !wanted || wanted.includes(tool.name));
+const allTools = JSON.parse(readFileSync(options.tools, "utf8")), names = allTools.map((tool) => tool.name);
+const strange = wanted?.find((name) => !names.includes(name));
+if (strange !== undefined) {
+    stop(`--only '${strange}' is unknown: it takes ${names.join(", ")}, comma-separated`);
+}
+const tools = allTools.filter((tool) => !wanted || wanted.includes(tool.name));
 const validate = validators(createRequire(import.meta.url), options.ajv, tools);
 
 // All requests for one tool or for several in one answer.
@@ -167,7 +170,10 @@ if (options.url) {
 for (const [i, model] of options.model.entries()) {
     const template = options.template[i] ? ["--chat-template-file", options.template[i]] : [];
     const server = await Server.start(options.quire, ["serve", "-m", model, "-c", options.ctx, ...template]);
-    isGood = await check(server.client, basename(model)) && isGood;
-    await server.stop();
+    try {
+        isGood = await check(server.client, basename(model)) && isGood;
+    } finally {
+        await server.stop();
+    }
 }
 process.exit(isGood ? 0 : 1);

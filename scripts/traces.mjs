@@ -225,8 +225,8 @@ const KINDS = {
 
 const [dir, seed = "1", ...names] = process.argv.slice(2);
 const unknown = names.find((name) => !(name in KINDS));
-if (dir === undefined || unknown !== undefined) {
-    console.error(`usage: node scripts/traces.mjs DIR [SEED [NAME...]], with names of ${Object.keys(KINDS).join(" ")}`);
+if (dir === undefined || unknown !== undefined || !/^\d+$/.test(seed)) {
+    console.error(`usage: node scripts/traces.mjs DIR [SEED [NAME...]], with a whole number and names of ${Object.keys(KINDS).join(" ")}`);
     process.exit(2);
 }
 mkdirSync(dir, { recursive: true });

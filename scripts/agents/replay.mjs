@@ -13,28 +13,25 @@
 //
 // SPDX-License-Identifier: MIT
 import { resolve } from "node:path";
-import { parseArgs } from "node:util";
+import { readOptions, stopOf } from "../compare/options.mjs";
 import { AGENTS, agentTools, replayOn } from "../serve/agents.mjs";
 import { Server } from "../serve/server.mjs";
 
-const { values: options } = parseArgs({
-    options: {
-        quire: { type: "string", default: resolve("build", "quire") },
-        model: { type: "string" },
-        template: { type: "string" },
-        url: { type: "string" },
-        agents: { type: "string", default: "1" },
-        "at-once": { type: "boolean", default: false },
-        turns: { type: "string", default: `${AGENTS.turns}` },
-        sizes: { type: "string", default: "1,3" },
-        ctx: { type: "string", default: "32768" },
-        kv: { type: "string", default: "q8" },
-        threads: { type: "string", default: "2" },
-    },
+const options = readOptions("replay", {
+    quire: { type: "string", default: resolve("build", "quire") },
+    model: { type: "string" },
+    template: { type: "string" },
+    url: { type: "string" },
+    agents: { type: "string", default: "1", whole: 1 },
+    "at-once": { type: "boolean", default: false },
+    turns: { type: "string", default: `${AGENTS.turns}`, whole: 2 },
+    sizes: { type: "string", default: "1,3", above: 0, isList: true },
+    ctx: { type: "string", default: "32768", whole: 1 },
+    kv: { type: "string", default: "q8" },
+    threads: { type: "string", default: "2", whole: 1 },
 });
 if (!options.model === !options.url) {
-    process.stderr.write("replay: one of --model FILE and --url URL is needed\n");
-    process.exit(2);
+    stopOf("replay")("one of --model FILE and --url URL is needed");
 }
 
 const template = options.template ? ["--chat-template-file", options.template] : [];

@@ -152,6 +152,14 @@ function saveTheirs(c, s) {
 
 function measure(c, s) {
     const base = join(c.work, "family.logits");
+    try {
+        return measureFrom(c, s, base);
+    } finally {
+        rmSync(base, { force: true });
+    }
+}
+
+function measureFrom(c, s, base) {
     const common = { model: s.model, text: s.text, ctx: CTX, chunks: CHUNKS, threads: THREADS };
     saveTheirs(c, { ...common, ...SETTINGS[0], saveLogits: base });
     const mine = ours({ ...c, threads: THREADS }, { ...common, kv: "f16" }, ["--logits-base", base]);
@@ -166,7 +174,6 @@ function measure(c, s) {
     if (cell.kld > KLD_MAX) {
         cell.own = theirsOf(c, { ...common, ...SETTINGS[1], baseLogits: base }).kld;
     }
-    rmSync(base, { force: true });
     for (const setting of SETTINGS.slice(1)) {
         if (isInBand(cell)) { // a further setting changes nothing
             break;
@@ -227,11 +234,15 @@ function table(families, types, cells) {
     return lines.join("\n");
 }
 
+// The families and types of --families and --types. Throws where one is unknown.
+export function choice(generator, options) {
+    const all = allFamilies(generator);
+    return { all, families: chosen(all.map((family) => family.name), options.families, "families"),
+        types: chosen(Object.keys(TYPES), options.types, "types") };
+}
+
 // Measure the chosen cells and report them by type; the table of all of them, in Markdown.
-export function perplexityFamilies(c, report, options) {
-    const all = allFamilies(c.generator);
-    const families = chosen(all.map((family) => family.name), options.families, "families");
-    const types = chosen(Object.keys(TYPES), options.types, "types");
+export function perplexityFamilies(c, report, { all, families, types }) {
     const kept = new Kept(join(c.work, "families.json"), [c.quire, c.generator, join(c.peer, "llama-perplexity")]);
     const text = join(c.work, "families.txt");
     const cells = {};

@@ -18,6 +18,16 @@ export const SETTINGS = [
 ];
 export const WIDEN = 0.001; // of the band, on each side
 
+// task(path) with a file for logits, which is gone afterwards.
+function withLogits(c, task) {
+    const path = join(c.work, "base.logits");
+    try {
+        return task(path);
+    } finally {
+        rmSync(path, { force: true });
+    }
+}
+
 export function ours(c, s, extra) {
     return runJson(c.quire, ["perplexity", "--json", "-m", s.model, "-f", s.text, "-c", `${s.ctx}`,
         "--chunks", `${s.chunks}`, "-t", `${c.threads}`, "--kv", s.kv, ...extra]);
@@ -29,10 +39,8 @@ export function exactPerplexity(c, report, s) {
     if (!need(report, what, s.model, s.text)) {
         return;
     }
-    const base = join(c.work, "base.logits");
-    const theirs = peerPerplexity(c.peer, { ...s, ...SETTINGS[0], threads: c.threads, saveLogits: base });
-    const mine = ours(c, { ...s, kv: "f16" }, ["--logits-base", base]);
-    rmSync(base, { force: true });
+    const [theirs, mine] = withLogits(c, (base) => [peerPerplexity(c.peer, { ...s, ...SETTINGS[0], threads: c.threads, saveLogits: base }),
+        ours(c, { ...s, kv: "f16" }, ["--logits-base", base])]);
     const ratio = mine.ppl / theirs.ppl;
     report.add({
         what, ours: mine.ppl, theirs: theirs.ppl, ratio, floor: "within 0.1 %",
@@ -52,7 +60,22 @@ export function bandPerplexity(c, report, s) {
     if (!need(report, what, s.model, s.text)) {
         return;
     }
-    const base = join(c.work, "base.logits");
+    const { results, mine, self } = withLogits(c, (base) => bandOf(c, report, s, base));
+    const low = Math.min(...results) * (1 - WIDEN);
+    const high = Math.max(...results) * (1 + WIDEN);
+    const ppl = mine["f16 off"].ppl;
+    report.add({
+        what, ours: ppl, theirs: results[0], ratio: ppl / results[0], floor: `${number(low)} .. ${number(high)}`,
+        verdict: ppl >= low && ppl <= high ? "met" : "missed", note: paired(mine["f16 off"]),
+    });
+    if (s.agreement) {
+        agreement(report, s, mine, self);
+    }
+}
+
+// Perplexities of llama.cpp's settings; ours beside those whose predictions are in the file; its
+// second setting beside its first.
+function bandOf(c, report, s, base) {
     const results = [];
     const mine = {};
     let self;
@@ -71,17 +94,7 @@ export function bandPerplexity(c, report, s) {
             mine[name] = ours(c, { ...s, kv: "f16" }, ["--logits-base", base]);
         }
     }
-    rmSync(base, { force: true });
-    const low = Math.min(...results) * (1 - WIDEN);
-    const high = Math.max(...results) * (1 + WIDEN);
-    const ppl = mine["f16 off"].ppl;
-    report.add({
-        what, ours: ppl, theirs: results[0], ratio: ppl / results[0], floor: `${number(low)} .. ${number(high)}`,
-        verdict: ppl >= low && ppl <= high ? "met" : "missed", note: paired(mine["f16 off"]),
-    });
-    if (s.agreement) {
-        agreement(report, s, mine, self);
-    }
+    return { results, mine, self };
 }
 
 // Teacher-forced top-1 agreement with llama.cpp, f16 KV on both sides: ours with each of its two
@@ -119,14 +132,13 @@ export function q8Divergence(c, report, s) {
     for (const kv of ["f16", "q8"]) {
         kld[kv] = ours(c, { ...s, kv }, ["--kld-against", "f32"]).base;
     }
-    const base = join(c.work, "base.logits");
     const peer = { ...s, threads: c.threads };
-    peerPerplexity(c.peer, { ...peer, fa: "off", kv: "f32", saveLogits: base });
-    const f16 = peerPerplexity(c.peer, { ...peer, fa: "on", kv: "f16", baseLogits: base }).kld;
-    // Blocks of 32: it has no q8_0 for other head sizes.
-    const q8 = s.headDim % 32 === 0 ? peerPerplexity(c.peer, { ...peer, fa: "on", kv: "q8_0", baseLogits: base }).kld
-        : undefined;
-    rmSync(base, { force: true });
+    const [f16, q8] = withLogits(c, (base) => {
+        peerPerplexity(c.peer, { ...peer, fa: "off", kv: "f32", saveLogits: base });
+        // Blocks of 32: it has no q8_0 for other head sizes.
+        return ["f16", ...(s.headDim % 32 === 0 ? ["q8_0"] : [])].map((kv) =>
+            peerPerplexity(c.peer, { ...peer, fa: "on", kv, baseLogits: base }).kld);
+    });
     const ratio = kld.q8.kld.mean / kld.f16.kld.mean;
     report.add({
         what, ours: ratio, theirs: q8 === undefined ? "no q8_0 for this head size" : q8 / f16, floor: s.bar ? `<= ${s.bar}` : undefined,

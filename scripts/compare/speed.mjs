@@ -49,7 +49,7 @@ class Samples {
 
     get(name, test) {
         const side = this.sides.get(`${name} ${test}`);
-        if (side === undefined) {
+        if (side === undefined || this.failures.has(name)) { // samples of the rounds before a failure do not stand for all
             throw new Error(this.failures.get(name) ?? `${name}: no ${test} was measured`);
         }
         return { ...side, name, median: median(side.rates) };

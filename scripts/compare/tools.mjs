@@ -1,10 +1,11 @@
 // tools.mjs - running the two sides and keeping the books of one comparison.
 //
 // SPDX-License-Identifier: MIT
-import { spawn, spawnSync } from "node:child_process";
+import { spawnSync } from "node:child_process";
 import { cpus, totalmem } from "node:os";
-import { existsSync, mkdirSync, readFileSync, readdirSync, renameSync } from "node:fs";
+import { existsSync, mkdirSync, readFileSync, readdirSync, renameSync, rmSync } from "node:fs";
 import { join } from "node:path";
+import { spawnOwn } from "./children.mjs";
 
 // Run a program to its end; throws with the last lines of its stderr when it fails.
 export function run(program, args, options = {}) {
@@ -41,7 +42,7 @@ function residentPeak(pid) {
 // status tells.
 export function watch(program, args) {
     return new Promise((done, fail) => {
-        const child = spawn(program, args, { stdio: ["ignore", "pipe", "pipe"] });
+        const child = spawnOwn(program, args, { stdio: ["ignore", "pipe", "pipe"] });
         const result = { stdout: "", stderr: "", peakBytes: 0 };
         const look = () => {
             result.peakBytes = Math.max(result.peakBytes, residentPeak(child.pid));
@@ -54,7 +55,10 @@ export function watch(program, args) {
         child.stderr.setEncoding("utf8").on("data", (text) => {
             result.stderr += text;
         });
-        child.on("error", fail);
+        child.on("error", (error) => {
+            clearInterval(timer);
+            fail(new Error(`${program}: ${error.message}`));
+        });
         child.on("close", (status, signal) => {
             clearInterval(timer);
             done({ ...result, status: status ?? signal });
@@ -69,9 +73,13 @@ export function shapeModel(generator, folder, shape, type, more, toy) {
     const path = join(folder, `${shape}-${toy ? "toy" : "shape"}-${type}${more ? `-${more}` : ""}.gguf`);
     if (!existsSync(path)) {
         process.stderr.write(`making ${path}\n`);
-        run(generator, ["--shape", shape, "--type", type, ...(more ? ["--type-more", more] : []), "--ctx", "65536", "--seed", "1",
-            ...(toy ?? []), "-o", `${path}.part`]);
-        renameSync(`${path}.part`, path);
+        try {
+            run(generator, ["--shape", shape, "--type", type, ...(more ? ["--type-more", more] : []), "--ctx", "65536", "--seed", "1",
+                ...(toy ?? []), "-o", `${path}.part`]);
+            renameSync(`${path}.part`, path);
+        } finally {
+            rmSync(`${path}.part`, { force: true });
+        }
     }
     return path;
 }

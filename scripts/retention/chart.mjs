@@ -66,7 +66,7 @@ function logAxis(points) {
 
 function shareAxis(points) {
     const lowest = Math.min(...points.map((p) => p.low));
-    const low = Math.max(0, Math.floor(10 * lowest) / 10), step = 1 - low > 0.5 ? 0.2 : 1 - low > 0.2 ? 0.1 : 0.05;
+    const low = Math.min(0.9, Math.max(0, Math.floor(10 * lowest) / 10)), step = 1 - low > 0.5 ? 0.2 : 1 - low > 0.2 ? 0.1 : 0.05;
     const ticks = [];
     for (let v = 1; v >= low - 1e-9; v -= step) {
         ticks.push([v, `${Math.round(100 * v)} %`]);

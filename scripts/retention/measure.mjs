@@ -7,9 +7,10 @@
 // SPDX-License-Identifier: MIT
 import { existsSync, mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { digestOf } from "./models.mjs";
 import { BLOCK } from "./plan.mjs";
 import { FULL, argsOf, parsed } from "./policies.mjs";
-import { memo, runJson } from "./runs.mjs";
+import { Refused, memo, runJson } from "./runs.mjs";
 import { TASKS, taskText } from "./tasks.mjs";
 
 const FIGURES = ["kept", "read", "peak", "state"];
@@ -22,11 +23,20 @@ const stateOf = (kv) => (kv.retained === undefined ? kv.computed_bytes : kv.char
 // The same result with the means of its figures.
 const means = (r) => ({ ...r, ...Object.fromEntries(FIGURES.map((key) => [key, r[key].length > 0 ? mean(r[key]) : undefined])) });
 
+// What a file says that is written whole or not at all; undefined: there is none.
+const known = (path) => (existsSync(path) ? JSON.parse(readFileSync(path, "utf8")) : undefined);
+
+function keep(path, document) {
+    writeFileSync(`${path}.part`, JSON.stringify(document));
+    renameSync(`${path}.part`, path);
+}
+
 export class Meter {
     // quire: the program. work: a folder that stays. threads: of one run.
     constructor({ quire, work, threads }) {
         Object.assign(this, { quire, work, threads });
         this.once = memo();
+        this.program = existsSync(quire) ? digestOf(quire) : undefined; // --only plan asks without a program
     }
 
     folder(m, ...names) {
@@ -41,23 +51,28 @@ export class Meter {
             { XDG_CACHE_HOME: this.folder(m, "cache") });
     }
 
-    // Work before the runs of a cell: their measured time then has no part of this work.
+    // Work before the runs of a cell: their measured time then has no part of this work. What fails
+    // here with all tokens is no refusal of the cell's policy.
     async prepare(m, cell, full) {
         if (cell.policy !== FULL && parsed(cell.policy).name === "predict") {
             await this.once(`fit ${m.key}`, () => this.#fit(m));
         }
-        if (cell.part === "continuation" && cell.policy !== FULL) {
-            await this.once(`logits ${full.id}`, () => this.#logits(m, full, false));
-        }
-        if (cell.part === "conversations") {
-            await this.once(`talks ${m.key} ${cell.block} ${cell.texts}`, () => this.#talks(m, cell));
+        try {
+            if (cell.part === "continuation" && cell.policy !== FULL) {
+                await this.once(`logits ${full.id}`, () => this.#logits(m, full));
+            }
+            if (cell.part === "conversations") {
+                await this.once(`talks ${m.key} ${cell.block} ${cell.texts}`, () => this.#talks(m, cell));
+            }
+        } catch (error) {
+            throw error instanceof Refused ? new Error(`with all tokens: ${error.message}`) : error;
         }
     }
 
     // The result of a cell. full: the cell with all tokens. fullResult: its result.
     measure(m, cell, full, fullResult) {
         if (cell.part === "continuation") {
-            return cell.policy === FULL ? this.once(`logits ${cell.id}`, () => this.#logits(m, cell, true)) : this.#continue(m, cell, full);
+            return cell.policy === FULL ? this.once(`logits ${cell.id}`, () => this.#logits(m, cell)) : this.#continue(m, cell, full);
         }
         if (cell.part === "tasks") {
             return cell.policy === FULL ? this.#solveFull(m, cell) : this.#solve(m, cell, fullResult);
@@ -80,10 +95,10 @@ export class Meter {
                 : Array.from({ length: Math.ceil(1.25 * chunks) }, (_, i) => taskText(TASKS[i % TASKS.length], ctx, 100000 + i))
                     .map((t) => `${t.text}${t.question}${t.answer}\n`).join(""));
             const doc = await this.#run(m, "calibrate", ["--retain", "-f", path, "-c", `${ctx}`, "--chunks", `${chunks}`]);
-            writeFileSync(mark, JSON.stringify({ correlation: mean(doc.correlation) }));
+            keep(mark, { correlation: mean(doc.correlation) });
             rmSync(path);
         }
-        return JSON.parse(readFileSync(mark, "utf8"));
+        return known(mark);
     }
 
     // ---- continuation ----
@@ -98,21 +113,24 @@ export class Meter {
         return join(this.folder(m), `${full.settings.replace(/\W+/g, "-")}.logits`);
     }
 
-    // The predictions with all tokens, and their result. isWanted: the result, else the file alone.
-    async #logits(m, full, isWanted) {
-        const path = this.#logitsPath(m, full), mark = `${path}.json`;
-        if (!existsSync(path) || (isWanted && !existsSync(mark))) {
+    // The predictions with all tokens, and their result. Those of another program or text are made
+    // again: a policy's divergence would have the difference of the programs in it.
+    async #logits(m, full) {
+        const path = this.#logitsPath(m, full), mark = `${path}.json`, made = { program: this.program, text: digestOf(m.text) };
+        const before = existsSync(path) ? known(mark) : undefined;
+        if (before === undefined || before.program !== made.program || before.text !== made.text) {
             const doc = await this.#evaluate(m, full, ["--kv", "f16", "--save-logits", `${path}.part`]);
+            rmSync(mark, { force: true });
             renameSync(`${path}.part`, path);
-            writeFileSync(mark, JSON.stringify({ chunks: doc.n_chunks, scored: doc.n_scored, nll: doc.nll, nll_stderr: doc.nll_stderr,
-                bytes: doc.kv.live_peak_bytes }));
+            keep(mark, { ...made, result: { chunks: doc.n_chunks, scored: doc.n_scored, nll: doc.nll, nll_stderr: doc.nll_stderr,
+                bytes: doc.kv.live_peak_bytes } });
         }
-        return JSON.parse(readFileSync(mark, "utf8"));
+        return known(mark).result;
     }
 
     async #continue(m, cell, full) {
         const doc = await this.#evaluate(m, cell, [...argsOf(parsed(cell.policy), m, m.chunk), "--logits-base", this.#logitsPath(m, full)]);
-        const all = await this.once(`logits ${full.id}`, () => this.#logits(m, full, false));
+        const all = await this.once(`logits ${full.id}`, () => this.#logits(m, full));
         const { base, kv } = doc;
         return { kld: base.kld.mean, kld_stderr: base.kld.stderr, log_ratio: base.nll_difference.mean,
             log_ratio_stderr: base.nll_difference.stderr, top1: base.top1_agreement, top1_stderr: base.top1_agreement_stderr,
@@ -165,8 +183,7 @@ export class Meter {
 
     // ---- conversations ----
 
-    // Two questions with two turns each: all answers but the last are context. The last answer's
-    // predictions with all tokens are kept in a file.
+    // Two questions with two turns each: all answers but the last are context.
     async #makeTalk(m, questions, path) {
         const turn = m.turn, stored = `${path}.kv`;
         let text = "", before = 0;
@@ -178,9 +195,19 @@ export class Meter {
         }
         rmSync(stored, { recursive: true, force: true });
         writeFileSync(`${path}.txt`, text);
-        const talk = { path, before, n: before + turn.answer };
-        const doc = talk.n > m.ctx ? undefined : await this.#hear(m, talk, ["--kv", "f16", "--save-logits", `${path}.logits`]);
-        writeFileSync(`${path}.json`, JSON.stringify({ ...talk, bytes: doc?.kv.live_peak_bytes })); // last: the rest is there
+        keep(`${path}.json`, { before, n: before + turn.answer }); // last: the text is there
+    }
+
+    // The predictions of the last answer with all tokens, if the conversation fits the context.
+    // Those of another program are made again.
+    async #score(m, talk) {
+        const mark = `${talk.path}.scored.json`;
+        if (talk.n <= m.ctx && (!existsSync(`${talk.path}.logits`) || known(mark)?.program !== this.program)) {
+            rmSync(mark, { force: true });
+            const doc = await this.#hear(m, talk, ["--kv", "f16", "--save-logits", `${talk.path}.logits`]);
+            keep(mark, { program: this.program, bytes: doc.kv.live_peak_bytes });
+        }
+        return { ...talk, bytes: talk.n <= m.ctx ? known(mark).bytes : undefined };
     }
 
     #hear(m, talk, args) {
@@ -198,7 +225,7 @@ export class Meter {
             if (!existsSync(`${path}.json`)) {
                 await this.#makeTalk(m, [questions[i], questions[half + i]], path);
             }
-            talks.push({ ...JSON.parse(readFileSync(`${path}.json`, "utf8")), path });
+            talks.push(await this.#score(m, { ...known(`${path}.json`), path }));
         }
         return talks.filter((talk) => talk.bytes !== undefined);
     }

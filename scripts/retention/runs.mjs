@@ -1,7 +1,7 @@
 // runs.mjs - runs of the program for `make retention`, several at once.
 //
 // SPDX-License-Identifier: MIT
-import { spawn } from "node:child_process";
+import { spawnOwn } from "../compare/children.mjs";
 
 // A run that ended with a message of the program: settings that it refuses, memory that is missing.
 export class Refused extends Error {}
@@ -10,7 +10,7 @@ export class Refused extends Error {}
 // errors if the program ended with a status other than 0, and Error if a signal ended the program.
 export function runJson(program, args, env = {}) {
     return new Promise((done, fail) => {
-        const child = spawn(program, args, { stdio: ["ignore", "pipe", "pipe"], env: { ...process.env, ...env } });
+        const child = spawnOwn(program, args, { stdio: ["ignore", "pipe", "pipe"], env: { ...process.env, ...env } });
         let out = "", err = "";
         child.stdout.setEncoding("utf8").on("data", (text) => { out += text; });
         child.stderr.setEncoding("utf8").on("data", (text) => { err = (err + text).slice(-4000); });
@@ -18,7 +18,11 @@ export function runJson(program, args, env = {}) {
         child.on("close", (status, signal) => {
             const last = err.trim().split(/[\n\r]/).at(-1);
             if (status === 0) {
-                done(JSON.parse(out));
+                try {
+                    done(JSON.parse(out));
+                } catch (error) {
+                    fail(new Error(`${program}: its output is no JSON: ${error.message}`));
+                }
             } else if (signal !== null) {
                 fail(new Error(`${program}: ended by ${signal}`));
             } else {

@@ -28,17 +28,20 @@ export const AGENTS = {
     slots: 4,
 };
 
-function sides(c, at) {
+export function sides(c, at) {
     const own = asset(at, MODEL);
     const template = join(dirname(c.peer), "quire-common", "templates", "Qwen-Qwen2.5-7B-Instruct.jinja");
     // Without the model, random weights: times and counts of tokens are as telling.
     const model = existsSync(own) ? ["-m", own] : ["-m", c.model, "--chat-template-file", template];
-    const peer = [...model, "-t", `${c.threads}`, "-np", `${AGENTS.slots}`, "-c", `${AGENTS.slots * CTX}`, "-fa", "on",
-        "-ctk", "q8_0", "-ctv", "q8_0", "--no-ui"];
+    const peer = (name, ...more) => ({ name: `llama-server ${name}`, program: join(c.peer, "llama-server"), args: [...model, "-t", `${c.threads}`,
+        "-np", `${AGENTS.slots}`, "-c", `${AGENTS.slots * CTX}`, "-fa", "on", "--no-ui", ...more] });
+    // llama.cpp's attention has tiles, and several threads for one token, with KV in f16 alone:
+    // q8_0 takes less memory and more time.
     return [
         { name: "quire", program: c.quire, args: ["serve", ...model, "-t", `${c.threads}`, "-c", `${CTX}`, "--kv", "q8"] },
-        { name: "llama-server", program: join(c.peer, "llama-server"), args: peer },
-        { name: "llama-server --cache-reuse 256", program: join(c.peer, "llama-server"), args: [...peer, "--cache-reuse", "256"] },
+        peer("f16"),
+        peer("q8_0", "-ctk", "q8_0", "-ctv", "q8_0"),
+        peer("f16 --cache-reuse 256", "--cache-reuse", "256"),
     ];
 }
 

@@ -67,6 +67,9 @@ async function computed(server) {
 
 const rate = (before, after) => (after.tokens - before.tokens) / ((after.at - before.at) / 1000);
 
+// An error of the server: neither a refusal, nor the end of the run.
+export const hasFailed = (reply) => reply.error !== undefined && reply.error !== "cancelled" && reply.status !== 429;
+
 // Batch requests arrive until the signal; replies are counted as they come.
 async function pour(server, c, extra, signal, counts) {
     const client = new Client(server.port);
@@ -81,7 +84,7 @@ async function pour(server, c, extra, signal, counts) {
         const one = ask(client, c.batch, c.tokens(c.batch.prompt), extra, signal).then((reply) => {
             counts.finished += reply.error === undefined;
             counts.refused += reply.status === 429;
-            counts.failed += reply.error !== undefined && reply.error !== "cancelled" && reply.status !== 429;
+            counts.failed += hasFailed(reply);
             pending.delete(one);
         });
         pending.add(one);
@@ -125,8 +128,9 @@ export async function figures(server, c, side) {
     const [after, finishedAfter] = [await computed(server), counts.finished];
     stop.abort();
     await batch;
-    if (counts.failed > 0) {
-        throw new Error(`${counts.failed} batch requests failed`);
+    const failed = replies.filter(hasFailed);
+    if (counts.failed + failed.length > 0) {
+        throw new Error(`${counts.failed} batch and ${failed.length} realtime requests failed${failed.length > 0 ? `: ${failed[0].error}` : ""}`);
     }
     const late = replies.filter((reply) => reply.isLate);
     const whole = replies.filter((reply) => reply.error === undefined);

@@ -69,6 +69,19 @@ export async function inTurns(c, sides, load, rounds) {
     return results.map(({ name, runs, error }) => ({ name, error, figures: error ? undefined : medians(runs) }));
 }
 
+// The fastest of several sides, or the one with the least of a figure.
+export function bestOf(results, least) {
+    return results.reduce((a, b) => (least === undefined ? b.figures.requestsPerSecond > a.figures.requestsPerSecond
+        : b.figures[least] < a.figures[least]) ? b : a);
+}
+
+// A row for each side that failed.
+export function failedSides(report, load, results) {
+    for (const { name, error } of results.filter((result) => result.error)) {
+        report.add({ what: `${load}, ${name}`, verdict: "failed", note: error.split("\n")[0] });
+    }
+}
+
 export function figuresTable(load, results) {
     const lines = results.map((result) => (result.error ? `| ${load} | ${result.name} | failed: ${result.error.split("\n")[0]} |`
         : runLine(load, result.name, result.figures)));

@@ -39,20 +39,21 @@ const chatOn = (raced) => ({
     ours: { "": [], "session_id": [] },
     rows: [
         { what: "requests/s", field: "requestsPerSecond", floor: 2, aim: 3 },
-        { what: "TTFT p95", field: "ttftP95" },
+        { what: "TTFT p95", field: "ttftP95", best: "ttftP95" },
         { what: "peak memory", field: "peakBytes" },
     ],
 });
 
-// The settings for each load. Of the peer's settings the fastest counts (bench/results/serve-*.md
-// lists all tried ones). Ours are the defaults, and the defaults with KV in f16 like the peer's.
+// The settings for each load. Of the peer's settings the fastest counts, and in rows with `best`
+// the one with the least of that figure (bench/results/serve-*.md lists all tried ones). Ours are
+// the defaults, and the defaults with KV in f16 like the peer's.
 export const LOADS = {
     conversations: {
         peer: ["-np 8 -fa on", "-np 8 -fa on --kv-unified"],
         ours: { "": [], "--kv f16": ["--kv", "f16"], "session_id": [] },
         rows: [
             { what: "requests/s", field: "requestsPerSecond", floor: 1.5, aim: 3 },
-            { what: "TTFT p95", field: "ttftP95", floor: 0.5, aim: 0.2, isLess: true },
+            { what: "TTFT p95", field: "ttftP95", best: "ttftP95", floor: 0.5, aim: 0.2, isLess: true },
             { what: "peak memory", field: "peakBytes", floor: 0.6, aim: 0.4, isLess: true },
         ],
     },
@@ -61,7 +62,7 @@ export const LOADS = {
         ours: { "": [], "--kv f16": ["--kv", "f16"] },
         rows: [
             { what: "requests/s", field: "requestsPerSecond", floor: 1.0, aim: 1.15 },
-            { what: "TTFT p95", field: "ttftP95", floor: 0.8, aim: 0.6, isLess: true },
+            { what: "TTFT p95", field: "ttftP95", best: "ttftP95", floor: 0.8, aim: 0.6, isLess: true },
         ],
     },
     document: {

@@ -87,8 +87,10 @@ async function oneState(c, program, state, key, seed) {
     const args = serveArgs(c, c.model, PROMPT);
     const servers = [];
     try {
-        servers.push(await Server.start(c.quire, [...args, "--store", `valkey://127.0.0.1:${port}`, "--store-key-file", key, "--store-all"]),
-            await Server.start(c.quire, args), await Server.start(c.quire, args));
+        // One by one: a server whose next one does not start is ended, too.
+        for (const more of [["--store", `valkey://127.0.0.1:${port}`, "--store-key-file", key, "--store-all"], [], []]) {
+            servers.push(await Server.start(c.quire, [...args, ...more]));
+        }
         for (let i = 0; i < WARM; i++) {
             for (const server of servers) {
                 await ask(server, text(seed - 1 - i, PROMPT), 2);

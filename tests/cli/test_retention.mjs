@@ -112,6 +112,8 @@ function testCells() {
     rmSync(path);
 }
 
+const MADE = [...POLICIES, "reconstruct:0.3,merge=keep"]; // the last one is refused
+
 // Made-up results of all cells: policies answer all but one text of each block, the longest
 // instruction texts are not solved.
 function madeCells(list) {
@@ -122,7 +124,7 @@ function madeCells(list) {
             cells.add({ ...c, seconds: 2 * c.guess, machine: "made", date: "today", result: c.part === "tasks" ? { texts: c.texts, solved }
                 : c.part === "continuation" ? { chunks: 8, scored: 4376, nll: 3, nll_stderr: 0.02, bytes: 100 } : { texts: c.texts, tokens: Array(c.texts).fill(400) } });
         }
-        policyCells([m], POLICIES, ASKED).forEach((c, i) => {
+        policyCells([m], MADE, ASKED).forEach((c, i) => {
             const state = parsed(c.policy).share ?? { q8: 0.53, q6: 0.41, q5: 0.35, q4: 0.29, q3: 0.23 }[c.policy] ?? 0.8;
             const bytes = { kept: state, state, peak: Math.min(1, state + 0.2) };
             cells.add({ ...c, seconds: 2 * c.guess, machine: "made", date: "today", ...(c.policy.endsWith("keep") ? { refused: "quire: no such rule" }
@@ -137,7 +139,7 @@ function madeCells(list) {
 
 function testTables() {
     const all = models((name) => testData(name), (name) => name), list = Object.entries(all).map(([key, m]) => ({ key, digest: "d", ...m }));
-    const cells = madeCells(list), groups = gathered(cells, list, POLICIES, ASKED);
+    const cells = madeCells(list), groups = gathered(cells, list, MADE, ASKED);
     const [recall, tiny] = ["recall", "tinyllama"].map((key) => list.find((m) => m.key === key));
     assert.ok(!isSolved(cells, recall, "instruction", 8000, ASKED) && isSolved(cells, recall, "recall", 8000, ASKED));
     assert.equal(longest(cells, recall, ["instruction"], ASKED), 4096);
@@ -148,7 +150,7 @@ function testTables() {
     assert.ok(floors.some((f) => f.startsWith("all tasks, 8000 bytes, `window:0.5`, beside `entropy:0.5` | 80 of 160: 50.0 %") && f.endsWith("| met")));
     // One measured task makes no rows of all tasks.
     const recallOnly = new Cells(join(folder, "recall-only.jsonl"));
-    for (const c of [...fullCells(list, ASKED), ...policyCells(list, POLICIES, ASKED)].filter((x) => x.task === "recall" && cells.result(x))) {
+    for (const c of [...fullCells(list, ASKED), ...policyCells(list, MADE, ASKED)].filter((x) => x.task === "recall" && cells.result(x))) {
         recallOnly.add({ ...c, machine: "made", date: "today", seconds: 1, result: cells.result(c) });
     }
     const fewer = floorRows(recallOnly, list, ASKED).map((r) => r[0]);
@@ -225,7 +227,7 @@ function testRun() {
 
 function testUsage() {
     for (const [list, message] of [[["--models", "none"], /--models 'none' is unknown/], [["--policies", "none:0.5"], /'none:0.5' is none of/],
-        [["--only", "cells"], /--only 'cells' is unknown/], [["--jobs", "0"], /--jobs 0: a number above 0/]]) {
+        [["--only", "cells"], /--only 'cells' is unknown/], [["--jobs", "0"], /--jobs 0: a whole number from 1/]]) {
         const done = script(list);
         assert.equal(done.status, 2);
         assert.match(done.stderr, message);

@@ -13,12 +13,17 @@ const reply = await fetch(`${url}/v1/completions`, {
     body: JSON.stringify({ prompt: 'Once', max_tokens: 400, ignore_eos: true, stream: true }),
 });
 let text = '';
+let events = 0;
 for await (const piece of reply.body) {
     text += Buffer.from(piece).toString();
-    const events = text.split('\n\n').length - 1;
+    events = text.split('\n\n').length - 1;
     if (events >= 3) {
         break;
     }
+}
+if (reply.status !== 200 || events < 3) {
+    console.error(`no stream: status ${reply.status}, ${events} events: ${text}`);
+    process.exit(1);
 }
 if (text.includes('[DONE]')) {
     console.error('the events of a stream came together, at its end');

@@ -276,7 +276,7 @@ function testPages(runs) {
 }
 
 function testRefused() {
-    for (const [list, text] of [[["--size", "huge"], "--size huge"], [["--schemes", "mla"], 'no scheme "mla"'], [["--seeds", "0"], "--seeds 0"],
+    for (const [list, text] of [[["--size", "huge"], "--size 'huge' is unknown"], [["--schemes", "mla"], "--schemes 'mla' is unknown"], [["--seeds", "0"], "--seeds 0"],
         [["--data", "/nowhere"], "/nowhere: no such file"]]) {
         const done = spawnSync(process.execPath, [script("compare-schemes.mjs"), ...list], { encoding: "utf8" });
         assert.equal(done.status, 2);

@@ -342,11 +342,10 @@ static void bad_combinations(void **state)
     refuse(
         1, "condense keeps single tokens: V in q4 is coded by 64",
         PROGRAM("run", "-m", model, "-p", "a", "--context-overflow", "condense", "--kv", "f16:q4"));
-    refuse(
-        1,
-        "--context-overflow shift works with models whose layers see the whole text and turn "
-        "K alike",
-        PROGRAM("run", "-m", program_model_latent(), "-p", "a", "--context-overflow", "shift"));
+    refuse(1,
+           "--context-overflow shift works with models whose layers see the whole text and turn "
+           "K alike",
+           PROGRAM("run", "-m", program_model_latent(), "-p", "a", "--context-overflow", "shift"));
     refuse(1, "in q8 each time adds an error",
            PROGRAM("run", "-m", model, "-p", "a", "--context-overflow", "sinks", "--kv", "q8"));
     refuse(1, "with 128 tokens kept needs a context of at least 384 tokens",

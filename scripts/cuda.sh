@@ -86,10 +86,7 @@ build_ggml_cuda() {
         -DGGML_CUDA_NCCL=OFF "$choice"
     logged "$build/build.log" "building ggml's CUDA backend" \
         cmake --build "$build" --parallel "$JOBS" --target ggml-cuda
-    mkdir -p "$new/lib" "$new/include"
-    find "$build" -name libggml-cuda.a -exec cp {} "$new/lib/" \;
-    [ -e "$new/lib/libggml-cuda.a" ] || die "libggml-cuda.a was not built in $build"
-    cp "$LLAMA_SRC/ggml/include/ggml-cuda.h" "$new/include/"
+    copy_backend cuda "$build" "$new"
     printf '%s\n%s\n' "$cudart" "$cublas" >"$new/libraries"
     printf '%s\n' "$architectures" >"$new/architectures"
     rm -rf "$folder"

@@ -183,6 +183,14 @@ build_common() {
     mv -T "$CACHE_DIR/setup.tmp.common" "$common"
 }
 
+# copy_backend NAME BUILD FOLDER: the library and the header of one of ggml's backends.
+copy_backend() {
+    mkdir -p "$3/lib" "$3/include"
+    find "$2" -name "libggml-$1.a" -exec cp {} "$3/lib/" \;
+    [ -e "$3/lib/libggml-$1.a" ] || die "libggml-$1.a was not built in $2"
+    cp "$LLAMA_SRC/ggml/include/ggml-$1.h" "$3/include/"
+}
+
 # build_peers: llama-bench, llama-perplexity and llama-server out of the same tree, for side-by-side
 # runs. The folder of an older set-up has no llama-server yet.
 build_peers() {

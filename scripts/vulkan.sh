@@ -123,10 +123,7 @@ build_backend() {
     configure_vulkan "$build" -DLLAMA_BUILD_COMMON=OFF -DLLAMA_BUILD_TOOLS=OFF "$@"
     logged "$build/build.log" "building ggml's Vulkan backend" \
         cmake --build "$build" --parallel "$JOBS" --target ggml-vulkan
-    mkdir -p "$CACHE_DIR/setup.tmp.vulkan/lib" "$CACHE_DIR/setup.tmp.vulkan/include"
-    find "$build" -name libggml-vulkan.a -exec cp {} "$CACHE_DIR/setup.tmp.vulkan/lib/" \;
-    [ -e "$CACHE_DIR/setup.tmp.vulkan/lib/libggml-vulkan.a" ] || die "libggml-vulkan.a was not built in $build"
-    cp "$LLAMA_SRC/ggml/include/ggml-vulkan.h" "$CACHE_DIR/setup.tmp.vulkan/include/"
+    copy_backend vulkan "$build" "$CACHE_DIR/setup.tmp.vulkan"
     rm -rf "$folder"
     mv -T "$CACHE_DIR/setup.tmp.vulkan" "$folder"
     rm -rf "$build"

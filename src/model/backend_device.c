@@ -118,16 +118,10 @@ static int vulkan_find(ggml_backend_dev_t *out, const quire_device_info *infos, 
     return QUIRE_OK;
 }
 
+#define VULKAN_FIND vulkan_find
+
 #else
-
-static int vulkan_find(ggml_backend_dev_t *out, const quire_device_info *infos, uint32_t n,
-                       quire_error *err)
-{
-    (void)out;
-    (void)n;
-    return has_none(&infos[0], "vulkan", err);
-}
-
+#define VULKAN_FIND NULL
 #endif
 
 #ifdef QUIRE_HAS_GGML_CUDA
@@ -155,15 +149,10 @@ bool quire_backend_device_is_beside(ggml_backend_dev_t device, const quire_devic
            quire_backend_device_at(ggml_backend_cuda_reg, info->card) == device;
 }
 
-#else
+#define CUDA_FIND cuda_find
 
-static int cuda_find(ggml_backend_dev_t *out, const quire_device_info *infos, uint32_t n,
-                     quire_error *err)
-{
-    (void)out;
-    (void)n;
-    return has_none(&infos[0], "cuda", err);
-}
+#else
+#define CUDA_FIND NULL
 
 bool quire_backend_device_is_beside(ggml_backend_dev_t device, const quire_device_info *info)
 {
@@ -177,12 +166,12 @@ bool quire_backend_device_is_beside(ggml_backend_dev_t device, const quire_devic
 typedef struct card_interface {
     const char *isa; /* of Quire's devices there */
     int (*find)(ggml_backend_dev_t *out, const quire_device_info *infos, uint32_t n,
-                quire_error *err);
+                quire_error *err); /* NULL: this build has no backend of ggml's for it */
 } card_interface;
 
 #define N_INTERFACES 2u
-static const card_interface interfaces[N_INTERFACES] = { { "vulkan", vulkan_find },
-                                                         { "cuda", cuda_find } };
+static const card_interface interfaces[N_INTERFACES] = { { "vulkan", VULKAN_FIND },
+                                                         { "cuda", CUDA_FIND } };
 
 /* The devices of one interface, among others. */
 static int interface_find(const card_interface *interface, ggml_backend_dev_t *out,
@@ -198,7 +187,10 @@ static int interface_find(const card_interface *interface, ggml_backend_dev_t *o
             own[n_own++] = infos[i];
         }
     }
-    rc = n_own > 0 ? interface->find(found, own, n_own, err) : QUIRE_OK;
+    if (n_own > 0) {
+        rc = interface->find != NULL ? interface->find(found, own, n_own, err)
+                                     : has_none(&own[0], interface->isa, err);
+    }
     for (uint32_t i = n; i-- > 0 && n_own > 0;) {
         out[i] = strcmp(infos[i].isa, interface->isa) == 0 ? found[--n_own] : out[i];
     }

@@ -27,11 +27,11 @@ function fault(name, text, { whole, above, known, isList }) {
     return undefined;
 }
 
-// The values of options, as texts. spec: that of parseArgs(), where an option may also have
-//   whole   the least whole number that it takes
-//   above   it takes a number above this one
-//   known   the texts that it takes
-//   isList  it takes several, comma-separated
+// The values of options, as texts. spec: the `options` of parseArgs(), with rules for each option:
+//   whole   the value is a whole number, at least this
+//   above   the value is a number above this
+//   known   the value is one of these texts
+//   isList  the text has several values, comma-separated
 export function readOptions(script, spec) {
     const stop = stopOf(script);
     let options;

@@ -13,9 +13,9 @@
  *   device   Q K V of layer 4 | append, attention 4 | the rest of layer 4; Q K V of layer 5 | ...
  *
  * A segment is a list of operations that one side computes in one turn. Other operations of our own
- * (states, streams) are the host's, also in layers on the device. So are those that read a weight
- * of the host's or nothing of the device's, and those that the device lacks. All others of these
- * layers are the device's.
+ * (states, streams) are the host's, also in layers on the device. The host also has operations that
+ * read a weight in its memory, operations without an operand on the device, and operations that the
+ * device's backend does not support. All other operations of these layers are the device's.
  *
  * A tensor that one side makes and the other reads gets a copy there, which is queued at the end of
  * the segment (graph_run.c). Copies are shared by all readers of a side. Results (logits, hidden

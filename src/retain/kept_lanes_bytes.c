@@ -80,8 +80,8 @@ static uint64_t hot_max(const quire_lanes_opts *o)
     return o->keeps_all && n < open_max(o) ? n : open_max(o);
 }
 
-/* A lane keeps whole granules, so it may keep tokens beyond its share and its protected tokens: at
- * most this number. Tiles of sealed formats are counted as pages. */
+/* The most tokens that a lane keeps beyond its share and its protected tokens, because it keeps
+ * whole granules. Tiles of sealed formats are counted as pages. */
 static uint64_t granule_rest(const quire_lanes_opts *o, uint64_t n_protected)
 {
     const uint32_t granule = quire_lane_hot_bytes(o) == 0 ? o->spec->granule : 1;

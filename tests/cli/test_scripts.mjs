@@ -213,7 +213,7 @@ function testQuality() {
     assert.deepEqual(readdirSync(at("cache", "quire", "compare")).filter((name) => name.startsWith("quality-")), []);
 }
 
-// The folder of a run that was killed goes, and that of a run that is there stays.
+// Folders of killed runs are removed; the folder of a running script stays.
 function testFolders() {
     const ended = spawnSync("true").pid, parent = at("parent");
     mkdirSync(join(parent, `a-${ended}-abcdef`), { recursive: true });

@@ -250,8 +250,8 @@ static size_t hot_bytes_of(quire_format k, quire_format v)
            (quire_format_is_sealed(v) ? quire_tile_bytes(QUIRE_FORMAT_HOT, QUIRE_SIDE_V, D) : 0);
 }
 
-/* Bytes of a window's lane behind a step from row `begin` on: pages from the first tile that the
- * row sees, and hot pages of those that it reads in 8 bits or that are new. */
+/* Bytes of a windowed lane behind a step from row `begin` on: all pages from the first tile in the
+ * window of row `begin`, and hot pages of new tiles and of tiles that the row reads in 8 bits. */
 static uint64_t window_bytes(const world *w, uint32_t l, size_t page_bytes, size_t hot_bytes)
 {
     const uint32_t first = first_seen(l, w->begin) / 64, n = (w->n_text + 63) / 64;

@@ -31,9 +31,8 @@
 /* Rows of a wide item at most: as many as the kernels take through a step together. */
 #define QUIRE_ATTN_WIDE_ROWS_MAX 32u
 
-#define QUIRE_ATTN_CASCADE_ROWS_MAX  8u          /* query rows of a sequence in a cascade */
-#define QUIRE_ATTN_CASCADE_WINDOW    256u        /* sequences among which a group is looked for */
-#define QUIRE_ATTN_CASCADE_BYTES_MAX (16u << 20) /* of the partials of all cascades of a call */
+#define QUIRE_ATTN_CASCADE_ROWS_MAX 8u   /* query rows of a sequence in a cascade */
+#define QUIRE_ATTN_CASCADE_WINDOW   256u /* sequences among which a group is looked for */
 
 /* Tokens of a step that go to one tile of a group. Append encodes a segment at once. */
 typedef struct quire_attn_segment {

@@ -181,7 +181,7 @@ static size_t partial_floats(const quire_attn_workspace *ws)
     const quire_attn_workspace_opts *limits = &ws->limits;
     size_t row = 2 + quire_attn_round_up(limits->head_dim_max, 16);
     size_t n_rows = (size_t)limits->n_seqs_max * QUIRE_ATTN_CASCADE_ROWS_MAX;
-    size_t cascade = QUIRE_ATTN_CASCADE_BYTES_MAX / sizeof(float);
+    size_t cascade = limits->cascade_bytes_max / sizeof(float);
     size_t floats = 0;
 
     if (limits->n_threads_max > 1) {
@@ -332,6 +332,9 @@ static int workspace_init(quire_attn_workspace *ws, const quire_attn_workspace_o
     }
     if (ws->limits.split_entries == 0) {
         ws->limits.split_entries = quire_attn_ceil_div(QUIRE_ATTN_SPLIT_TOKENS, opts->page_tokens);
+    }
+    if (ws->limits.cascade_bytes_max == 0) {
+        ws->limits.cascade_bytes_max = QUIRE_ATTN_CASCADE_BYTES;
     }
     ws->n_splits_max = quire_attn_ceil_div(opts->n_entries_max, ws->limits.split_entries);
     ws->partial_floats = partial_floats(ws);

@@ -93,8 +93,9 @@ void quire_packed_attend(quire_packed_device *d, quire_packed_worker *w, const q
 
     if (n_dense > 0) {
         const quire_attn_seq dense = quire_packed_rows_of(seq, 0, n_dense);
+        const quire_attn_seq *seqs = &dense;
 
-        if (quire_packed_job_begin(d, w, &dense, lane, false)) {
+        if (quire_packed_job_begin(d, w, &seqs, 1, lane, false)) {
             quire_attn_run(w->workspace, one, 0, 0, 1);
         }
     }

@@ -7,7 +7,9 @@
  * bits; a step without such a text goes there as a whole. Of the others each KV head of a layer is
  * a job of one thread: a page table of the lane's packed tiles and of its tiles in full pages,
  * planned in the thread's own workspace. The kernels, the order of tiles and the splits are those
- * of lanes with a cache of their own (kept_lanes.h), so the bits are the same.
+ * of lanes with a cache of their own (kept_lanes.h), so the bits are the same. A KV head of several
+ * sequences with the same packed pages is one job, which reads these once for all of them, as
+ * cascades of plain sequences do.
  *
  * On a device with a queue (quire/device.h) the jobs of a layer are a batch there, in which each
  * KV head of a sequence is a sequence (packed_queue.c). Texts of this kind beside plain ones take
@@ -153,11 +155,12 @@ bool quire_packed_chooses(const quire_attn_seq *seq);
 /* Bytes of the bounds that end a layer's part of a page; 0: pages have none. */
 size_t quire_packed_device_bounds_bytes(const quire_packed_device *device);
 
-/* Pages of lanes that rows of texts with a share have read, and those that these lanes had, below
- * the dense layers. */
 typedef struct quire_packed_reads {
+    /* Pages of lanes that rows of texts with a share have read, and those that these lanes had,
+     * below the dense layers. */
     uint64_t n_read;
     uint64_t n_held;
+    uint64_t n_saved; /* splits of a lane that were read for other sequences in the same job */
 } quire_packed_reads;
 quire_packed_reads quire_packed_device_reads(const quire_packed_device *device);
 

@@ -12,27 +12,46 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-/* A thread's memory and workspace for jobs; of pages on a device, where these are, and the table of
- * a job that the device does. */
-typedef struct quire_packed_worker {
-    quire_attn_workspace *workspace; /* NULL: on a device */
-    quire_page_entry *entries;       /* [n_entries_max] */
+/* Sequences of a cascade, at most, and the rows of each. */
+#define QUIRE_PACKED_CASCADE_SEQS 16u
+#define QUIRE_PACKED_CASCADE_ROWS 8u
+
+/* Sequences packed[first] .. packed[first + n_seqs - 1] of a step, whose packed pages are the same:
+ * a lane of all of them is one job, which reads these pages once (packed_cascade.c). */
+typedef struct quire_packed_cascade {
+    uint32_t first;
+    uint32_t n_seqs;
+} quire_packed_cascade;
+
+/* The tiles of a lane of a sequence as a page table, and the rows on them as a sequence. */
+typedef struct quire_packed_table {
+    quire_page_entry *entries; /* [n_entries_max] */
     const quire_page_entry **leaves;
     quire_page_entry *hot_entries; /* the same of sealed formats, else NULL */
     const quire_page_entry **hot_leaves;
-    quire_page_addr *addrs;   /* [2 * n_entries_max + 1] part and place of entry i's tile: at 1 + i,
-                                 of its hot tile at 1 + n_entries_max + i */
-    quire_page_id first_page; /* that is not 0, if workers share addrs */
+    quire_page_addr *addrs; /* of several tables: part and place of entry i's tile at first_page +
+                               1 + i, of its hot tile at n_entries_max behind that; borrowed */
+    quire_page_id first_page;
     quire_attn_seq seq;
-    quire_watch_room watched; /* of rows that repeat; n_max 0: none yet */
-    float *tile;              /* K of one tile, for these and for bounds */
-    quire_page_rank *ranks;   /* [n_entries_max]; NULL: pages have no bounds */
-    quire_page_id *chosen;    /* [n_entries_max] pages; with ranks */
-    unsigned char *keys;      /* tiles of K, and their bounds, on their way from a device and back;
-                                 with ranks */
+} quire_packed_table;
+
+/* A thread's memory and workspace for jobs. On a device, which does the jobs, it has neither
+ * workspace nor tables. */
+typedef struct quire_packed_worker {
+    quire_attn_workspace *workspace;
+    quire_packed_table *tables; /* [n_tables] of a job's sequences */
+    quire_attn_seq *seqs;       /* [n_tables] as the workspace has them */
+    quire_page_addr *addrs;     /* of the tables */
+    quire_watch_room watched;   /* of rows that repeat; n_max 0: none yet */
+    float *tile;                /* K of one tile, for these and for bounds */
+    quire_page_rank *ranks;     /* [n_entries_max]; NULL: pages have no bounds */
+    quire_page_id *chosen;      /* [n_entries_max] pages; with ranks */
+    unsigned char *keys; /* tiles of K, and their bounds, on their way from a device and back;
+                            with ranks */
     unsigned char *bounds;
     uint64_t n_read; /* quire_packed_reads */
     uint64_t n_held;
+    uint64_t n_saved;
 } quire_packed_worker;
 
 /* Jobs of a layer that threads took, and its hidden states: all threads write the same. */
@@ -62,11 +81,11 @@ typedef struct quire_packed_queue {
     quire_page_memory memory;
     uint32_t n_pairs_max;
     uint32_t n_rows_max;
-    quire_packed_worker *tables; /* [n_pairs_max] */
-    quire_page_addr *addrs;      /* [1 + n_pairs_max * entries of a pair] */
-    quire_packed_pair *pairs;    /* [n_pairs_max] of the batch at hand */
-    uint32_t sink_tiles;         /* of this batch: quire_attn_layer */
-    quire_attn_seq *seqs;        /* [n_pairs_max] */
+    quire_packed_table *tables; /* [n_pairs_max] */
+    quire_page_addr *addrs;     /* of the tables */
+    quire_packed_pair *pairs;   /* [n_pairs_max] of the batch at hand */
+    uint32_t sink_tiles;        /* of this batch: quire_attn_layer */
+    quire_attn_seq *seqs;       /* [n_pairs_max] */
     uint32_t n_pairs, n_rows;
     float *q; /* [n_rows_max][group][d_k] rows of one pair after those of the other */
     float *k;
@@ -88,6 +107,7 @@ struct quire_packed_device {
     quire_packing packing;
     uint32_t group; /* query heads of a KV head */
     uint32_t n_entries_max;
+    uint32_t n_tables; /* of a worker */
     uint32_t n_threads;
     uint32_t n_seqs_max;
     uint32_t sink_tiles;          /* of texts that attend to a share */
@@ -102,13 +122,15 @@ struct quire_packed_device {
     /* Of the step: */
     quire_attn_batch batch;
     quire_attn_seq *plain;            /* [n_seqs_max] */
-    const quire_attn_seq **packed;    /* [n_seqs_max] */
+    const quire_attn_seq **packed;    /* [n_seqs_max] those of a cascade side by side */
+    quire_packed_cascade *cascades;   /* [n_seqs_max] of packed[] */
     const quire_attn_seq **probed;    /* [n_seqs_max] */
     const quire_attn_seq **repeated;  /* [n_seqs_max] */
     const quire_attn_seq **predicted; /* [n_seqs_max] */
     const quire_attn_seq **summed;    /* [n_seqs_max] */
     const quire_attn_seq **filled;    /* [n_seqs_max] plain ones whose rows fill tiles */
     quire_attn_seq *filled_last;      /* [n_seqs_max] those of the last layer's append */
+    uint32_t n_cascades;
     uint32_t n_plain, n_packed, n_probed, n_predicted, n_repeated, n_summed, n_filled;
     uint32_t n_filled_last;
     _Atomic int status;
@@ -134,25 +156,46 @@ static inline const quire_page_entry *quire_packed_entry(const quire_attn_seq *s
 /* The hot page of entry i of a sequence; NULL: none. */
 const quire_page_addr *quire_packed_hot_of(const quire_packed_device *d, const quire_attn_seq *seq,
                                            uint32_t i);
-/* Fill the worker's table and its sequence with the tiles of a lane of a sequence, or with those of
- * its rows alone. */
-void quire_packed_tiles_fill(const quire_packed_device *d, quire_packed_worker *w,
-                             const quire_attn_seq *seq, uint32_t lane, bool rows_only);
-/* Plan the worker's workspace for rows of a lane: on all its tiles, or on those of the rows alone.
- * Returns whether that worked. */
+/* Fill a table with the tiles of a lane of a sequence, or with those of its rows alone. Tiles that
+ * a table `like` with the same addresses has in the same entries get the same pages; NULL: none. */
+void quire_packed_tiles_fill(const quire_packed_device *d, quire_packed_table *table,
+                             const quire_packed_table *like, const quire_attn_seq *seq,
+                             uint32_t lane, bool rows_only);
+/* Plan the worker's workspace for rows of a lane of n <= n_tables sequences: on all its tiles, or
+ * on those of the rows alone. Returns whether that worked. */
 bool quire_packed_job_begin(quire_packed_device *d, quire_packed_worker *w,
-                            const quire_attn_seq *seq, uint32_t lane, bool rows_only);
-/* The same of the lane's tiles with the first n of the ranks. */
-void quire_packed_tiles_fill_on(const quire_packed_device *d, quire_packed_worker *w,
+                            const quire_attn_seq *const *seqs, uint32_t n, uint32_t lane,
+                            bool rows_only);
+/* The same of one sequence, with the lane's tiles of the first n of the ranks. */
+void quire_packed_tiles_fill_on(const quire_packed_device *d, quire_packed_table *table,
                                 const quire_attn_seq *seq, uint32_t lane,
                                 const quire_page_rank *ranks, uint32_t n);
 /* ... whose ranks are the worker's first n. */
 bool quire_packed_job_begin_on(quire_packed_device *d, quire_packed_worker *w,
                                const quire_attn_seq *seq, uint32_t lane, uint32_t n);
 
-/* Memory of a worker's tables. Errors: QUIRE_NOMEM. */
-int quire_packed_tables_init(quire_packed_worker *w, uint32_t n_entries_max, bool is_sealed);
-void quire_packed_tables_fini(quire_packed_worker *w);
+/* Pages of a table, whose addresses a set of tables has behind that of page 0. */
+static inline uint32_t quire_packed_table_pages(const quire_packing *p, uint32_t n_entries_max)
+{
+    return quire_packing_is_sealed(p) ? 2 * n_entries_max : n_entries_max;
+}
+/* Errors: QUIRE_NOMEM. Memory: quire_packed_tables_destroy(). */
+int quire_packed_tables_create(const quire_packed_device *d, uint32_t n, quire_packed_table **out,
+                               quire_page_addr **addrs);
+void quire_packed_tables_destroy(quire_packed_table *tables, uint32_t n, quire_page_addr *addrs);
+uint64_t quire_packed_tables_bytes(const quire_packing *p, uint32_t n_entries_max, uint32_t n);
+
+/* ---- packed_cascade.c ---- */
+
+/* Tables that a worker has: a cascade has no more sequences. */
+uint32_t quire_packed_cascade_tables(const quire_packed_device_opts *o);
+/* Put the step's packed sequences that share packed pages side by side, and cut them into
+ * cascades. */
+void quire_packed_cascades_plan(quire_packed_device *d);
+/* Attention of a cascade on a lane. one: the layer of the lane. */
+void quire_packed_cascade_run(quire_packed_device *d, quire_packed_worker *w,
+                              const quire_packed_cascade *cascade, const quire_attn_layer *one,
+                              uint32_t lane);
 
 /* ---- packed_queue.c: jobs that a device with a queue does, on thread 0 of a step ---- */
 

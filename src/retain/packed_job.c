@@ -1,6 +1,10 @@
 /* packed_job.c - the tiles of a lane for a job of packed_device.h: packed ones, those in full
  * pages, and the hot tiles of sealed formats.
  *
+ * A tile has a page id of its own in the tables of a job, and its address is a part of a page of
+ * the cache. Sequences of a job that have the same tiles in the same entries have the same ids
+ * there, so that the workspace sees shared splits.
+ *
  * SPDX-License-Identifier: MIT */
 #include "retain/packed_device_internal.h"
 
@@ -22,20 +26,46 @@ static int table_init(quire_page_entry **entries, const quire_page_entry ***leav
     return QUIRE_OK;
 }
 
-int quire_packed_tables_init(quire_packed_worker *w, uint32_t n_entries_max, bool is_sealed)
+int quire_packed_tables_create(const quire_packed_device *d, uint32_t n, quire_packed_table **out,
+                               quire_page_addr **addrs)
 {
-    const uint32_t n_leaves = (n_entries_max + QUIRE_LEAF_ENTRIES - 1) / QUIRE_LEAF_ENTRIES;
+    const uint32_t n_leaves = (d->n_entries_max + QUIRE_LEAF_ENTRIES - 1) / QUIRE_LEAF_ENTRIES;
+    const uint32_t n_pages = quire_packed_table_pages(&d->packing, d->n_entries_max);
 
-    QUIRE_TRY(table_init(&w->entries, &w->leaves, n_leaves));
-    return is_sealed ? table_init(&w->hot_entries, &w->hot_leaves, n_leaves) : QUIRE_OK;
+    *out = calloc(n, sizeof **out);
+    *addrs = calloc(1 + (size_t)n * n_pages, sizeof **addrs);
+    QUIRE_FAIL_IF(*out == NULL || *addrs == NULL, QUIRE_NOMEM);
+    for (uint32_t i = 0; i < n; i++) {
+        quire_packed_table *table = &(*out)[i];
+
+        table->addrs = *addrs;
+        table->first_page = i * n_pages;
+        QUIRE_TRY(table_init(&table->entries, &table->leaves, n_leaves));
+        if (quire_packing_is_sealed(&d->packing)) {
+            QUIRE_TRY(table_init(&table->hot_entries, &table->hot_leaves, n_leaves));
+        }
+    }
+    return QUIRE_OK;
 }
 
-void quire_packed_tables_fini(quire_packed_worker *w)
+void quire_packed_tables_destroy(quire_packed_table *tables, uint32_t n, quire_page_addr *addrs)
 {
-    free(w->hot_leaves);
-    free(w->hot_entries);
-    free(w->leaves);
-    free(w->entries);
+    for (uint32_t i = 0; tables != NULL && i < n; i++) {
+        free(tables[i].hot_leaves);
+        free(tables[i].hot_entries);
+        free(tables[i].leaves);
+        free(tables[i].entries);
+    }
+    free(tables);
+    free(addrs);
+}
+
+uint64_t quire_packed_tables_bytes(const quire_packing *p, uint32_t n_entries_max, uint32_t n)
+{
+    const uint64_t n_pages = quire_packed_table_pages(p, n_entries_max);
+
+    return n * (sizeof(quire_packed_table) +
+                n_pages * (sizeof(quire_page_entry) + sizeof(quire_page_addr)));
 }
 
 /* A tile of a lane: its spot, and the hot part where there is a hot page. */
@@ -46,22 +76,42 @@ typedef struct lane_tile {
     uint32_t n_tokens;
 } lane_tile;
 
-static void tile_add(const quire_packed_device *d, quire_packed_worker *w, const lane_tile *tile,
-                     uint32_t *n)
+/* The page of entry i: that of the entry `like`, if it has the same address, or else the table's
+ * own, which gets it. */
+static quire_page_id page_put(const quire_packed_table *table, const quire_page_entry *like,
+                              quire_page_id own, const quire_page_addr *addr)
 {
-    const quire_page_id page = w->first_page + 1 + *n, hot = page + d->n_entries_max;
+    if (like != NULL && like->page != QUIRE_PAGE_NULL &&
+        table->addrs[like->page].extent == addr->extent &&
+        table->addrs[like->page].slot == addr->slot) {
+        return like->page;
+    }
+    table->addrs[own] = *addr;
+    return own;
+}
 
-    w->addrs[page] = (quire_page_addr){ .extent = tile->spot.part,
-                                        .slot = tile->spot.index,
-                                        .memory = d->base.memory };
-    w->entries[*n] = (quire_page_entry){ .page = page,
-                                         .n_tokens = (uint16_t)tile->n_tokens,
-                                         .first_pos = (int32_t)tile->first_pos };
-    if (w->hot_entries != NULL) {
-        w->hot_entries[*n] = w->entries[*n];
-        w->hot_entries[*n].page = tile->hot_part != NULL ? hot : QUIRE_PAGE_NULL;
-        w->addrs[hot] = w->addrs[page];
-        w->addrs[hot].extent = tile->hot_part;
+/* like: NULL, or a table that may have the same tile in entry *n. */
+static void tile_add(const quire_packed_device *d, quire_packed_table *table,
+                     const quire_packed_table *like, const lane_tile *tile, uint32_t *n)
+{
+    const bool has_like = like != NULL && *n < like->seq.tables[0].n_entries;
+    const quire_page_id page = table->first_page + 1 + *n;
+    quire_page_addr addr = { .extent = tile->spot.part,
+                             .slot = tile->spot.index,
+                             .memory = d->base.memory };
+    quire_page_entry *entry = &table->entries[*n];
+
+    *entry = (quire_page_entry){ .page = page_put(table, has_like ? &like->entries[*n] : NULL, page,
+                                                  &addr),
+                                 .n_tokens = (uint16_t)tile->n_tokens,
+                                 .first_pos = (int32_t)tile->first_pos };
+    if (table->hot_entries != NULL) {
+        addr.extent = tile->hot_part;
+        table->hot_entries[*n] = *entry;
+        table->hot_entries[*n].page =
+            tile->hot_part == NULL ? QUIRE_PAGE_NULL
+                                   : page_put(table, has_like ? &like->hot_entries[*n] : NULL,
+                                              page + d->n_entries_max, &addr);
     }
     ++*n;
 }
@@ -98,24 +148,25 @@ static lane_tile full_tile(const quire_packed_device *d, const quire_attn_seq *s
     };
 }
 
-/* The worker's sequence: the rows of another one on the first n of its tiles. */
-static void seq_set(quire_packed_worker *w, const quire_attn_seq *seq, uint32_t n)
+/* The table's sequence: the rows of another one on its first n tiles. */
+static void seq_set(quire_packed_table *table, const quire_attn_seq *seq, uint32_t n)
 {
-    w->seq = (quire_attn_seq){ .n_tokens = quire_packed_text_of(seq)->n_gone + seq->n_tokens,
-                               .first_row = seq->first_row,
-                               .n_rows = seq->n_rows };
+    table->seq = (quire_attn_seq){ .n_tokens = quire_packed_text_of(seq)->n_gone + seq->n_tokens,
+                                   .first_row = seq->first_row,
+                                   .n_rows = seq->n_rows };
     for (uint32_t g = 0; g < QUIRE_GROUPS_MAX; g++) { /* a device plans its windows' group, too */
-        w->seq.tables[g] = (quire_attn_table){ w->leaves, n };
+        table->seq.tables[g] = (quire_attn_table){ table->leaves, n };
     }
-    if (w->hot_leaves != NULL) {
-        w->seq.tables[QUIRE_PACKED_HOT].leaves = w->hot_leaves;
+    if (table->hot_leaves != NULL) {
+        table->seq.tables[QUIRE_PACKED_HOT].leaves = table->hot_leaves;
     }
 }
 
 /* Tokens in full pages have their positions in the text, by which sealed formats choose a form;
  * packed ones have lower ones. */
-void quire_packed_tiles_fill(const quire_packed_device *d, quire_packed_worker *w,
-                             const quire_attn_seq *seq, uint32_t lane, bool rows_only)
+void quire_packed_tiles_fill(const quire_packed_device *d, quire_packed_table *table,
+                             const quire_packed_table *like, const quire_attn_seq *seq,
+                             uint32_t lane, bool rows_only)
 {
     const quire_packed_lanes *lanes = &quire_packed_text_of(seq)->lanes;
     const quire_packed_pages pages = { .leaves = seq->tables[0].leaves,
@@ -132,23 +183,28 @@ void quire_packed_tiles_fill(const quire_packed_device *d, quire_packed_worker *
                                  .first_pos = i * TILE,
                                  .n_tokens = TILE };
 
-        tile_add(d, w, &tile, &n);
+        tile_add(d, table, like, &tile, &n);
     }
     for (uint32_t t = first; t * TILE < n_full; t++) {
         const lane_tile tile = full_tile(d, seq, lane, t);
 
-        tile_add(d, w, &tile, &n);
+        tile_add(d, table, like, &tile, &n);
     }
-    seq_set(w, seq, n);
+    seq_set(table, seq, n);
 }
 
-static bool worker_begin(quire_packed_device *d, quire_packed_worker *w)
+/* Plan the first n tables of a worker. */
+static bool worker_begin(quire_packed_device *d, quire_packed_worker *w, uint32_t n)
 {
     const quire_attn_batch batch = {
-        .seqs = &w->seq, .n_seqs = 1, .page_tokens = TILE, .page_addr = w->addrs
+        .seqs = w->seqs, .n_seqs = n, .page_tokens = TILE, .page_addr = w->addrs
     };
-    const int rc = quire_attn_begin(w->workspace, &batch);
+    int rc;
 
+    for (uint32_t i = 0; i < n; i++) {
+        w->seqs[i] = w->tables[i].seq;
+    }
+    rc = quire_attn_begin(w->workspace, &batch);
     if (rc < 0) {
         atomic_store_explicit(&d->status, rc, memory_order_relaxed);
     }
@@ -156,13 +212,18 @@ static bool worker_begin(quire_packed_device *d, quire_packed_worker *w)
 }
 
 bool quire_packed_job_begin(quire_packed_device *d, quire_packed_worker *w,
-                            const quire_attn_seq *seq, uint32_t lane, bool rows_only)
+                            const quire_attn_seq *const *seqs, uint32_t n, uint32_t lane,
+                            bool rows_only)
 {
-    quire_packed_tiles_fill(d, w, seq, lane, rows_only);
-    return worker_begin(d, w);
+    QUIRE_CHECK(n <= d->n_tables);
+    for (uint32_t i = 0; i < n; i++) {
+        quire_packed_tiles_fill(d, &w->tables[i], i > 0 ? &w->tables[0] : NULL, seqs[i], lane,
+                                rows_only);
+    }
+    return worker_begin(d, w, n);
 }
 
-void quire_packed_tiles_fill_on(const quire_packed_device *d, quire_packed_worker *w,
+void quire_packed_tiles_fill_on(const quire_packed_device *d, quire_packed_table *table,
                                 const quire_attn_seq *seq, uint32_t lane,
                                 const quire_page_rank *ranks, uint32_t n)
 {
@@ -172,14 +233,14 @@ void quire_packed_tiles_fill_on(const quire_packed_device *d, quire_packed_worke
     while (n_entries < n) {
         const lane_tile tile = full_tile(d, seq, lane, ranks[n_entries].entry);
 
-        tile_add(d, w, &tile, &n_entries);
+        tile_add(d, table, NULL, &tile, &n_entries);
     }
-    seq_set(w, seq, n);
+    seq_set(table, seq, n);
 }
 
 bool quire_packed_job_begin_on(quire_packed_device *d, quire_packed_worker *w,
                                const quire_attn_seq *seq, uint32_t lane, uint32_t n)
 {
-    quire_packed_tiles_fill_on(d, w, seq, lane, w->ranks, n);
-    return worker_begin(d, w);
+    quire_packed_tiles_fill_on(d, &w->tables[0], seq, lane, w->ranks, n);
+    return worker_begin(d, w, 1);
 }

@@ -28,33 +28,13 @@ static size_t row_floats(const quire_attn_layer *layer)
     return (size_t)(layer->n_head / layer->n_kv_head + 1) * (layer->d_k + layer->d_v);
 }
 
-/* Entries of a pair's tables: with hot tiles, those of two. */
-static uint32_t n_entries_of(const quire_packing *p, uint32_t n_entries_max)
-{
-    return quire_packing_is_sealed(p) ? 2 * n_entries_max : n_entries_max;
-}
-
 uint64_t quire_packed_queue_bytes(const quire_packed_device_opts *o, uint32_t n_entries_max)
 {
-    const uint64_t entry = sizeof(quire_page_entry) + sizeof(quire_page_addr);
-    const uint64_t pair = sizeof(quire_packed_worker) + sizeof(quire_packed_pair) +
-                          sizeof(quire_attn_seq) + n_entries_of(o->packing, n_entries_max) * entry;
+    const uint64_t pair = sizeof(quire_packed_pair) + sizeof(quire_attn_seq);
 
     return sizeof(quire_packed_queue) + QUIRE_TILE_WINDOW_BYTES + o->n_pairs_max * pair +
+           quire_packed_tables_bytes(o->packing, n_entries_max, o->n_pairs_max) +
            o->n_rows_max * row_floats(&o->packing->layers[0]) * sizeof(float);
-}
-
-static int tables_create(const quire_packed_device *d, quire_packed_queue *queue)
-{
-    for (uint32_t i = 0; i < queue->n_pairs_max; i++) {
-        quire_packed_worker *table = &queue->tables[i];
-
-        table->addrs = queue->addrs;
-        table->first_page = i * n_entries_of(&d->packing, d->n_entries_max);
-        QUIRE_TRY(quire_packed_tables_init(table, d->n_entries_max,
-                                           quire_packing_is_sealed(&d->packing)));
-    }
-    return QUIRE_OK;
 }
 
 int quire_packed_queue_create(quire_packed_device *d, const quire_packed_device_opts *o)
@@ -68,22 +48,17 @@ int quire_packed_queue_create(quire_packed_device *d, const quire_packed_device_
     (void)pthread_mutex_init(&queue->lock, NULL);
     queue->memory = *o->memory;
     queue->n_rows_max = o->n_rows_max;
-    queue->tables = calloc(o->n_pairs_max, sizeof *queue->tables);
-    QUIRE_FAIL_IF(queue->tables == NULL, QUIRE_NOMEM);
     queue->n_pairs_max = o->n_pairs_max;
-    queue->addrs = calloc(1 + (size_t)o->n_pairs_max * n_entries_of(&d->packing, d->n_entries_max),
-                          sizeof *queue->addrs);
+    QUIRE_TRY(quire_packed_tables_create(d, o->n_pairs_max, &queue->tables, &queue->addrs));
     queue->pairs = calloc(o->n_pairs_max, sizeof *queue->pairs);
     queue->seqs = calloc(o->n_pairs_max, sizeof *queue->seqs);
     queue->q = malloc(n_rows * q_floats * sizeof *queue->q);
     queue->k = malloc(n_rows * layer->d_k * sizeof *queue->k);
     queue->v = malloc(n_rows * layer->d_v * sizeof *queue->v);
     queue->out = malloc(n_rows * d->group * layer->d_v * sizeof *queue->out);
-    QUIRE_FAIL_IF(queue->addrs == NULL || queue->pairs == NULL || queue->seqs == NULL ||
-                      queue->q == NULL || queue->k == NULL || queue->v == NULL ||
-                      queue->out == NULL,
+    QUIRE_FAIL_IF(queue->pairs == NULL || queue->seqs == NULL || queue->q == NULL ||
+                      queue->k == NULL || queue->v == NULL || queue->out == NULL,
                   QUIRE_NOMEM);
-    QUIRE_TRY(tables_create(d, queue));
     return quire_packed_window_init(&queue->keys, &d->packing, &queue->memory, false,
                                     &queue->status);
 }
@@ -94,17 +69,13 @@ void quire_packed_queue_destroy(quire_packed_queue *queue)
         return;
     }
     quire_tile_window_end(&queue->keys.window);
-    for (uint32_t i = 0; i < queue->n_pairs_max; i++) {
-        quire_packed_tables_fini(&queue->tables[i]);
-    }
+    quire_packed_tables_destroy(queue->tables, queue->n_pairs_max, queue->addrs);
     free(queue->out);
     free(queue->v);
     free(queue->k);
     free(queue->q);
     free(queue->seqs);
     free(queue->pairs);
-    free(queue->addrs);
-    free(queue->tables);
     (void)pthread_mutex_destroy(&queue->lock);
     free(queue);
 }
@@ -280,8 +251,8 @@ typedef struct layer_work {
 
 /* The table of the next pair, whose rows are those of a sequence; a batch that is full goes first.
  */
-static quire_packed_worker *pair_begin(quire_packed_device *d, const layer_work *work,
-                                       const quire_attn_seq *seq)
+static quire_packed_table *pair_begin(quire_packed_device *d, const layer_work *work,
+                                      const quire_attn_seq *seq)
 {
     const quire_packed_queue *queue = d->queue;
 
@@ -294,7 +265,7 @@ static quire_packed_worker *pair_begin(quire_packed_device *d, const layer_work 
 
 static void pair_end(quire_packed_queue *queue, const quire_attn_seq *seq, uint32_t head)
 {
-    quire_packed_worker *table = &queue->tables[queue->n_pairs];
+    quire_packed_table *table = &queue->tables[queue->n_pairs];
 
     table->seq.first_row = queue->n_rows;
     queue->seqs[queue->n_pairs] = table->seq;
@@ -306,9 +277,9 @@ static void pair_end(quire_packed_queue *queue, const quire_attn_seq *seq, uint3
 static void pair_add(quire_packed_device *d, const layer_work *work, const quire_attn_seq *seq,
                      uint32_t head)
 {
-    quire_packed_worker *table = pair_begin(d, work, seq);
+    quire_packed_table *table = pair_begin(d, work, seq);
 
-    quire_packed_tiles_fill(d, table, seq, work->l * d->packing.n_kv_head + head, false);
+    quire_packed_tiles_fill(d, table, NULL, seq, work->l * d->packing.n_kv_head + head, false);
     pair_end(d->queue, seq, head);
 }
 
@@ -324,7 +295,7 @@ static void choosing_add(quire_packed_device *d, const layer_work *work, const q
     for (uint32_t i = n_dense; i < seq->n_rows; i++) {
         const quire_attn_seq row = quire_packed_rows_of(seq, i, 1);
         const uint32_t n = quire_packed_row_choose(d, chooser, &row, &one, lane);
-        quire_packed_worker *table = pair_begin(d, work, &row);
+        quire_packed_table *table = pair_begin(d, work, &row);
 
         quire_packed_tiles_fill_on(d, table, &row, lane, chooser->ranks, n);
         pair_end(d->queue, &row, head);

@@ -1,7 +1,7 @@
 /* test_device_migration.c - a cache's pages on their way to a device, within it and back, from and
  * to plain and pinned memory, 100,000 times with faults of the mock in between: a page comes back
- * with its bytes, or with an error. On the first Vulkan device the same, fewer times and without
- * faults.
+ * with its bytes, or with an error. On an emulated card of CUDA's the same; on the first Vulkan
+ * device the same, fewer times and without faults.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -12,6 +12,10 @@
 #include <cmocka.h>
 
 #include "attn/attn_fixture.h"
+#ifdef QUIRE_TEST_HAS_CUDA
+#include "device/cuda/cuda_driver.h"
+#include "device/fake_cuda/fake_cuda.h"
+#endif
 #include "device/mock_device.h"
 #include "device/validated.h"
 #include "rounds.h"
@@ -242,6 +246,31 @@ static void test_faults(void **state)
     assert_true(work.n_back > N_MIGRATIONS / 5);
 }
 
+#ifdef QUIRE_TEST_HAS_CUDA
+/* The card faults in one of its next pieces of work. */
+static int open_cuda(quire_device **out, const quire_device_opts *opts, quire_error *err)
+{
+    int rc;
+
+    fake_cuda_repair();
+    rc = quire_device_open(out, "cuda0", opts, err);
+    fake_cuda_fault(N_PAGES + quire_rng_below(&work.rng, 8000), QUIRE_CUDA_ILLEGAL_ADDRESS);
+    return rc;
+}
+
+static void test_cuda(void **state)
+{
+    (void)state;
+    work = (migration){ .open = open_cuda, .rng = { 27 } };
+    run(&work, N_MIGRATIONS);
+    fake_cuda_repair();
+    assert_true(work.n_faults > N_MIGRATIONS / 10000);
+    assert_true(work.n_back > N_MIGRATIONS / 5);
+    assert_int_equal(fake_cuda_seen().n_pieces, 0);
+    assert_int_equal(fake_cuda_seen().n_errors, 0);
+}
+#endif
+
 static int open_vulkan(quire_device **out, const quire_device_opts *opts, quire_error *err)
 {
     return quire_device_open(out, "vulkan0", opts, err);
@@ -269,6 +298,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_faults),
+#ifdef QUIRE_TEST_HAS_CUDA
+        cmocka_unit_test(test_cuda),
+#endif
         cmocka_unit_test(test_vulkan),
         cmocka_unit_test(validated_end),
     };

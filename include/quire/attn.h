@@ -205,8 +205,9 @@ typedef struct quire_attn_workspace_opts {
     uint32_t n_groups;     /* tables of each sequence; 0 = one, without a window */
     quire_attn_group groups[QUIRE_GROUPS_MAX];
     bool no_cascade; /* never read pages that sequences share once for all; for comparisons */
-    size_t cascade_bytes_max; /* of partials of cascades; a cascade without room for them is not
-                                 made. 0 = default (QUIRE_ATTN_CASCADE_BYTES) */
+    size_t cascade_bytes_max; /* of room for partials of cascades: so much is taken at most.
+                                 Sequences for which there is no room left read their pages for
+                                 themselves. 0 = default (QUIRE_ATTN_CASCADE_BYTES) */
     quire_memory memory; /* that begin() wants pages in. Another one than the host's is for the plan
                             of a device (quire/device.h): append() and run() read the host's */
     const char *isa;     /* NULL = by the variable QUIRE_ISA of the environment, else the fastest */
@@ -240,6 +241,10 @@ int quire_attn_isa_check(quire_error *err);
 /* "avx512" and so on: the kernels this workspace uses. Memory: static. */
 const char *quire_attn_workspace_isa(const quire_attn_workspace *workspace);
 
+/* Splits of a KV head that run() has not read since create, because it read them for another
+ * sequence of the batch, too. Thread: between two steps. */
+uint64_t quire_attn_saved_splits(const quire_attn_workspace *workspace);
+
 /* Plan a step: check the batch against the limits, cut it into work items, reset the counters of
  * all layers. The batch (and all it points to) is borrowed until the last run() of the step.
  * Errors: QUIRE_INVAL (tables: see quire_attn_seq, quire_attn_group), QUIRE_LIMIT, QUIRE_UNSUPP (a
@@ -249,10 +254,6 @@ const char *quire_attn_workspace_isa(const quire_attn_workspace *workspace);
  * others; no allocation.
  * After a failure the step is empty: append() and run() have nothing to do. */
 int quire_attn_begin(quire_attn_workspace *workspace, const quire_attn_batch *batch);
-
-/* Reads of splits that the planned batch saves, in each layer without windows of the first group:
- * those that several sequences share, without one reader for each. */
-uint64_t quire_attn_saved_splits(const quire_attn_workspace *workspace);
 
 /* Store k_new and v_new of the batch's rows into their slots of k_store and v_store. Where
  * quire_attn_pairs_qk() holds, K is rounded with q[0] in view: the rows' queries, or NULL. Thread

@@ -77,8 +77,9 @@ struct quire_attn_workspace {
     uint32_t n_splits_max; /* of one sequence */
     quire_attn_batch batch;
     quire_attn_plan plans[QUIRE_GROUPS_MAX]; /* by group; hot ones have none */
-    uint32_t *n_shared; /* scratch of quire_attn_cascade_plan(): [n_seqs_max], */
-    uint32_t *n_joined; /* [n_splits_max + 1], 0 between calls */
+    uint32_t *n_shared;      /* scratch of quire_attn_cascade_plan(): [n_seqs_max], */
+    uint32_t *n_joined;      /* [n_splits_max + 1], 0 between calls */
+    uint64_t n_saved_splits; /* since create; thread 0 of run() counts */
 
     quire_attn_counter *next_item; /* [n_layers_max], by call */
     quire_attn_counter

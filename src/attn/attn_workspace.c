@@ -415,6 +415,11 @@ void quire_attn_workspace_destroy(quire_attn_workspace *workspace)
     allocator.free(allocator.ctx, workspace);
 }
 
+uint64_t quire_attn_saved_splits(const quire_attn_workspace *workspace)
+{
+    return workspace->n_saved_splits;
+}
+
 const char *quire_attn_workspace_isa(const quire_attn_workspace *workspace)
 {
     return workspace->kernels->isa;

@@ -230,6 +230,7 @@ quire_packed_device_opts quire_condensing_device_opts(const quire_condensing_on 
         .window_opts = all,
         .recent_tiles = o->kv_recent / QUIRE_TILE_TOKENS,
         .sink_tiles = o->kv_sinks / QUIRE_TILE_TOKENS,
+        .no_cascade = o->no_cascade,
         .n_text_max = o->n_ctx + ROOM_MAX,
         .n_rows_max = o->n_batch,
         .n_seqs_max = o->n_seqs_max,

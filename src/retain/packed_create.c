@@ -8,8 +8,8 @@
 
 #define TILE QUIRE_TILE_TOKENS
 
-/* Partials of a cascade's job. A thread runs one job, so these are the rests: the splits that one
- * sequence has by itself. */
+/* Partials of a job of several sequences: mostly of their rests, the splits that one sequence has
+ * by itself. */
 #define CASCADE_BYTES_MAX (2u << 20)
 
 static uint32_t group_of(const quire_packing *p)
@@ -30,6 +30,7 @@ static quire_attn_workspace_opts worker_opts(const quire_packed_device_opts *o)
 
     opts.n_threads_max = 1;
     opts.n_seqs_max = quire_packed_cascade_tables(o);
+    opts.no_cascade = o->no_cascade;
     opts.cascade_bytes_max = CASCADE_BYTES_MAX;
     opts.n_rows_max = o->n_rows_max;
     opts.n_head_max = group_of(o->packing);
@@ -82,7 +83,7 @@ uint64_t quire_packed_device_bytes(const quire_packed_device_opts *o)
            o->n_rows_max * d * sizeof(float) +
            o->packing->n_layers * (sizeof(quire_attn_layer) + sizeof(quire_packed_jobs)) +
            o->n_seqs_max * (2 * sizeof(quire_attn_seq) + sizeof(quire_packed_cascade) +
-                            6 * sizeof(quire_attn_seq *));
+                            sizeof(quire_packed_set) + 6 * sizeof(quire_attn_seq *));
 }
 
 /* Layer l as one head of it is computed: an entry's address is a part and a place in it. No token
@@ -124,6 +125,7 @@ static int device_fill(quire_packed_device *d, const quire_packed_device_opts *o
     d->plain = calloc(d->n_seqs_max, sizeof *d->plain);
     d->packed = calloc(d->n_seqs_max, sizeof *d->packed);
     d->cascades = calloc(d->n_seqs_max, sizeof *d->cascades);
+    d->sets = calloc(d->n_seqs_max, sizeof *d->sets);
     d->probed = calloc(d->n_seqs_max, sizeof *d->probed);
     d->predicted = calloc(d->n_seqs_max, sizeof *d->predicted);
     d->summed = calloc(d->n_seqs_max, sizeof *d->summed);
@@ -132,9 +134,10 @@ static int device_fill(quire_packed_device *d, const quire_packed_device_opts *o
     d->filled = calloc(d->n_seqs_max, sizeof *d->filled);
     d->filled_last = calloc(d->n_seqs_max, sizeof *d->filled_last);
     QUIRE_FAIL_IF(d->workers == NULL || d->heads == NULL || d->jobs == NULL || d->plain == NULL ||
-                      d->packed == NULL || d->cascades == NULL || d->probed == NULL ||
-                      d->predicted == NULL || d->repeated == NULL || d->summed == NULL ||
-                      d->turns == NULL || d->filled == NULL || d->filled_last == NULL,
+                      d->packed == NULL || d->cascades == NULL || d->sets == NULL ||
+                      d->probed == NULL || d->predicted == NULL || d->repeated == NULL ||
+                      d->summed == NULL || d->turns == NULL || d->filled == NULL ||
+                      d->filled_last == NULL,
                   QUIRE_NOMEM);
     for (uint32_t i = 0; i < d->n_threads; i++) {
         QUIRE_TRY(worker_init(&d->workers[i], d, o));
@@ -166,6 +169,7 @@ int quire_packed_device_create(quire_packed_device **out, const quire_packed_dev
     d->n_seqs_max = o->n_seqs_max;
     d->n_tables = quire_packed_cascade_tables(o);
     d->sink_tiles = o->sink_tiles;
+    d->no_cascade = o->no_cascade;
     rc = o->is_on_device || o->base.memory == QUIRE_MEMORY_HOST ? device_fill(d, o) : QUIRE_UNSUPP;
     if (rc < 0) {
         quire_packed_device_destroy(d);
@@ -196,6 +200,7 @@ void quire_packed_device_destroy(quire_packed_device *d)
     free(d->repeated);
     free(d->predicted);
     free(d->probed);
+    free(d->sets);
     free(d->cascades);
     free(d->packed);
     free(d->plain);

@@ -80,11 +80,10 @@ static int plan(void *ctx, const quire_attn_batch *batch)
         atomic_store_explicit(&d->jobs[l].hidden, NULL, memory_order_relaxed);
     }
     atomic_store_explicit(&d->status, QUIRE_OK, memory_order_relaxed);
-    d->n_cascades = 0;
+    quire_packed_cascades_plan(d);
     if (d->queue != NULL) {
         return quire_packed_queue_plan(d);
     }
-    quire_packed_cascades_plan(d);
     if (d->n_packed > 0) {
         plain.seqs = d->plain;
         plain.n_seqs = d->n_plain;
@@ -267,7 +266,7 @@ static void head_job(quire_packed_device *d, quire_packed_worker *w, const quire
         quire_packed_sums_add(d, w, d->summed[i - n_watched], &one, lane);
     } else if (i >= d->n_cascades) {
         quire_packed_repeat(d, w, d->repeated[i - d->n_cascades], &one, lane);
-    } else {
+    } else if (d->queue == NULL) { /* or else quire_packed_queue_run() has it */
         quire_packed_cascade_run(d, w, &d->cascades[i], &one, lane);
     }
 }
@@ -384,7 +383,7 @@ quire_packed_reads quire_packed_device_reads(const quire_packed_device *d)
     for (uint32_t i = 0; i < d->n_threads; i++) {
         reads.n_read += d->workers[i].n_read;
         reads.n_held += d->workers[i].n_held;
-        reads.n_saved += d->workers[i].n_saved;
+        reads.n_saved += d->queue == NULL ? quire_attn_saved_splits(d->workers[i].workspace) : 0;
     }
     return reads;
 }

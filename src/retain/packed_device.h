@@ -8,8 +8,8 @@
  * a job of one thread: a page table of the lane's packed tiles and of its tiles in full pages,
  * planned in the thread's own workspace. The kernels, the order of tiles and the splits are those
  * of lanes with a cache of their own (kept_lanes.h), so the bits are the same. A KV head of several
- * sequences with the same packed pages is one job, which reads these once for all of them, as
- * cascades of plain sequences do.
+ * sequences with the same packed pages may be one job, in which they are a cascade: splits that
+ * they share are read once for their rows (packed_cascade.c).
  *
  * On a device with a queue (quire/device.h) the jobs of a layer are a batch there, in which each
  * KV head of a sequence is a sequence (packed_queue.c). Texts of this kind beside plain ones take
@@ -111,6 +111,7 @@ typedef struct quire_packed_device_opts {
                                         text sums up queries */
     uint32_t recent_tiles;           /* quire_attn_layer, of sealed formats */
     uint32_t sink_tiles;             /* the same, of texts that attend to a share */
+    bool no_cascade;                 /* as in quire_attn_workspace_opts */
     const quire_attn_workspace_opts *window_opts; /* of a workspace for all sequences of a step:
                                                      read by create, with packing->window_group
                                                      in the host's memory */
@@ -160,7 +161,7 @@ typedef struct quire_packed_reads {
      * below the dense layers. */
     uint64_t n_read;
     uint64_t n_held;
-    uint64_t n_saved; /* splits of a lane that were read for other sequences in the same job */
+    uint64_t n_saved; /* quire_attn_saved_splits() of jobs; not of a device's */
 } quire_packed_reads;
 quire_packed_reads quire_packed_device_reads(const quire_packed_device *device);
 

@@ -23,6 +23,17 @@ typedef struct quire_packed_cascade {
     uint32_t n_seqs;
 } quire_packed_cascade;
 
+/* Sequences of a step that may share packed pages, or one by itself. A tile is that of a lane. */
+typedef struct quire_packed_set {
+    uint32_t first; /* of packed[] */
+    uint32_t n_seqs;
+    uint32_t n_rows;    /* of all */
+    uint32_t n_own;     /* tiles of a sequence in full pages, on average */
+    uint32_t n_mean;    /* packed tiles of a lane, on average */
+    uint32_t n_longest; /* packed tiles of the longest lane */
+    uint32_t n_parts;   /* cascades */
+} quire_packed_set;
+
 /* The tiles of a lane of a sequence as a page table, and the rows on them as a sequence. */
 typedef struct quire_packed_table {
     quire_page_entry *entries; /* [n_entries_max] */
@@ -51,7 +62,6 @@ typedef struct quire_packed_worker {
     unsigned char *bounds;
     uint64_t n_read; /* quire_packed_reads */
     uint64_t n_held;
-    uint64_t n_saved;
 } quire_packed_worker;
 
 /* Jobs of a layer that threads took, and its hidden states: all threads write the same. */
@@ -94,6 +104,7 @@ typedef struct quire_packed_queue {
     bool has_queued; /* rows of the tables may wait in the device's queue */
     quire_packed_planned planned;
     bool is_one;      /* the layer's rows were one batch */
+    uint32_t lead;    /* first pair of a cascade's first sequence in the batch; UINT32_MAX: none */
     uint32_t n_ready; /* the plan is that of all jobs of layer n_ready - 1; 0: of none */
     /* Of keys that are watched. The lock is that of the device while jobs run. */
     pthread_mutex_t lock;
@@ -108,6 +119,7 @@ struct quire_packed_device {
     uint32_t group; /* query heads of a KV head */
     uint32_t n_entries_max;
     uint32_t n_tables; /* of a worker */
+    bool no_cascade;
     uint32_t n_threads;
     uint32_t n_seqs_max;
     uint32_t sink_tiles;          /* of texts that attend to a share */
@@ -131,6 +143,7 @@ struct quire_packed_device {
     const quire_attn_seq **filled;    /* [n_seqs_max] plain ones whose rows fill tiles */
     quire_attn_seq *filled_last;      /* [n_seqs_max] those of the last layer's append */
     uint32_t n_cascades;
+    quire_packed_set *sets; /* [n_seqs_max] of packed[] */
     uint32_t n_plain, n_packed, n_probed, n_predicted, n_repeated, n_summed, n_filled;
     uint32_t n_filled_last;
     _Atomic int status;
@@ -189,8 +202,8 @@ uint64_t quire_packed_tables_bytes(const quire_packing *p, uint32_t n_entries_ma
 
 /* Tables that a worker has: a cascade has no more sequences. */
 uint32_t quire_packed_cascade_tables(const quire_packed_device_opts *o);
-/* Put the step's packed sequences that share packed pages side by side, and cut them into
- * cascades. */
+/* Put the step's packed sequences that share packed pages side by side, and cut them into cascades;
+ * for a device with a queue they are not cut. */
 void quire_packed_cascades_plan(quire_packed_device *d);
 /* Attention of a cascade on a lane. one: the layer of the lane. */
 void quire_packed_cascade_run(quire_packed_device *d, quire_packed_worker *w,

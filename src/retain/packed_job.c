@@ -63,9 +63,12 @@ void quire_packed_tables_destroy(quire_packed_table *tables, uint32_t n, quire_p
 uint64_t quire_packed_tables_bytes(const quire_packing *p, uint32_t n_entries_max, uint32_t n)
 {
     const uint64_t n_pages = quire_packed_table_pages(p, n_entries_max);
+    const uint64_t n_leaves = (n_entries_max + QUIRE_LEAF_ENTRIES - 1) / QUIRE_LEAF_ENTRIES;
+    const uint64_t leaf = QUIRE_LEAF_ENTRIES * sizeof(quire_page_entry) + sizeof(void *);
 
-    return n * (sizeof(quire_packed_table) +
-                n_pages * (sizeof(quire_page_entry) + sizeof(quire_page_addr)));
+    return sizeof(quire_page_addr) +
+           n * (sizeof(quire_packed_table) + n_pages * sizeof(quire_page_addr) +
+                (quire_packing_is_sealed(p) ? 2 : 1) * n_leaves * leaf);
 }
 
 /* A tile of a lane: its spot, and the hot part where there is a hot page. */

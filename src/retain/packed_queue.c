@@ -235,6 +235,7 @@ static void pairs_begin(quire_packed_device *d)
 static void pairs_flush(quire_packed_device *d, const quire_attn_layer *call, uint32_t l,
                         bool is_run)
 {
+    d->queue->lead = UINT32_MAX;
     if (d->queue->n_pairs > 0 && is_well(d)) {
         pairs_plan(d);
         pairs_do(d, call, l, is_run);
@@ -273,13 +274,17 @@ static void pair_end(quire_packed_queue *queue, const quire_attn_seq *seq, uint3
     queue->n_rows += seq->n_rows;
 }
 
-/* Rows that read all tiles of a KV head. */
+/* Rows that read all tiles of a KV head. The device knows tiles by their pages: those of the
+ * cascade's first sequence have the same ones. */
 static void pair_add(quire_packed_device *d, const layer_work *work, const quire_attn_seq *seq,
                      uint32_t head)
 {
     quire_packed_table *table = pair_begin(d, work, seq);
+    const uint32_t lead = d->queue->lead;
+    const bool has_lead = lead != UINT32_MAX && lead + head < d->queue->n_pairs;
 
-    quire_packed_tiles_fill(d, table, NULL, seq, work->l * d->packing.n_kv_head + head, false);
+    quire_packed_tiles_fill(d, table, has_lead ? &d->queue->tables[lead + head] : NULL, seq,
+                            work->l * d->packing.n_kv_head + head, false);
     pair_end(d->queue, seq, head);
 }
 
@@ -331,6 +336,7 @@ static void seq_add(quire_packed_device *d, const layer_work *work, const quire_
 
     form_begin(d, work, seq);
     if (!is_choosing(d, work, seq, &n_dense)) {
+        d->queue->lead = d->queue->lead == UINT32_MAX ? d->queue->n_pairs : d->queue->lead;
         for (uint32_t g = 0; g < d->packing.n_kv_head; g++) {
             pair_add(d, work, seq, g);
         }
@@ -356,8 +362,13 @@ static void pairs_all(quire_packed_device *d, const layer_work *work)
 
     queue->is_one = d->n_plain == 0;
     pairs_begin(d);
-    for (uint32_t i = 0; i < d->n_packed; i++) {
-        seq_add(d, work, d->packed[i]);
+    for (uint32_t i = 0; i < d->n_cascades; i++) {
+        const quire_packed_cascade *cascade = &d->cascades[i];
+
+        queue->lead = UINT32_MAX;
+        for (uint32_t k = 0; k < cascade->n_seqs; k++) {
+            seq_add(d, work, d->packed[cascade->first + k]);
+        }
     }
     if (is_well(d)) {
         pairs_plan(d);

@@ -204,16 +204,3 @@ void quire_attn_cascade_plan(quire_attn_workspace *workspace, uint32_t group)
         }
     }
 }
-
-uint64_t quire_attn_saved_splits(const quire_attn_workspace *workspace)
-{
-    const quire_attn_plan *plan = &workspace->plans[0];
-    uint64_t n = 0;
-
-    for (uint32_t i = 0; workspace->batch.n_seqs > 0 && i < plan->n_cascades; i++) {
-        const quire_attn_cascade *cascade = &plan->cascades[i];
-
-        n += (uint64_t)cascade->n_splits * (cascade->n_seqs - 1);
-    }
-    return n;
-}

@@ -347,15 +347,30 @@ static uint64_t next_item(quire_attn_workspace *ws, uint32_t call)
     return atomic_fetch_add_explicit(&ws->next_item[call].value, 1, memory_order_relaxed);
 }
 
-/* Items of the call, until there is none. */
-static void run_items(const quire_attn_ctx *c, uint32_t call, uint32_t n_threads)
+/* Count the splits that a unit's sequences need not read again. */
+static void count_saved(const quire_attn_ctx *c, const quire_attn_unit *u)
+{
+    if (u->n_seqs > 1) {
+        c->ws->n_saved_splits +=
+            (uint64_t)(u->n_seqs - 1) * (u->shared_end - u->first_split) * c->layer->n_kv_head;
+    }
+}
+
+/* Items of the call, until there is none. All threads come by all units; one of them counts. */
+static void run_items(const quire_attn_ctx *c, uint32_t call, uint32_t thread, uint32_t n_threads)
 {
     quire_attn_unit u = quire_attn_unit_first(c, n_threads);
 
+    if (thread == 0) {
+        count_saved(c, &u);
+    }
     for (uint64_t item = next_item(c->ws, call);; item = next_item(c->ws, call)) {
         while (item - u.first_item >= quire_attn_unit_items(c, &u)) {
             if (!quire_attn_unit_next(c, &u)) {
                 return;
+            }
+            if (thread == 0) {
+                count_saved(c, &u);
             }
         }
         run_item(c, &u, item - u.first_item);
@@ -377,6 +392,6 @@ void quire_attn_run(quire_attn_workspace *workspace, const quire_attn_layer *lay
     }
     c = quire_attn_ctx_of(workspace, layer, thread, &held);
     quire_attn_kernels_enter(workspace->kernels, &before);
-    run_items(&c, call, n_threads);
+    run_items(&c, call, thread, n_threads);
     quire_attn_kernels_leave(workspace->kernels, &before);
 }

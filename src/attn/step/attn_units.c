@@ -251,7 +251,8 @@ static bool plan_cascade(const quire_attn_ctx *c, quire_attn_unit *u)
         rest_floats += quire_attn_unit_rest_splits(c, u, i) * quire_attn_unit_rest_floats(c, u, i);
         u->n_task_items += quire_attn_unit_rest_parts(c, u, i);
     }
-    u->task_floats = rest_floats + n_splits * quire_attn_unit_lead_floats(c, u);
+    u->task_floats =
+        rest_floats + (u->n_parts == 1 ? 1 : n_splits) * quire_attn_unit_lead_floats(c, u);
     if (!unit_fits(c, u)) { /* in one piece it is folded as it comes */
         u->n_task_items -= u->n_parts - 1;
         u->n_parts = 1;

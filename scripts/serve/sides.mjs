@@ -20,6 +20,8 @@ export const PEER_SETTINGS = {
     "-np 4 -fa off": { args: [...split(4), "-fa", "off"] },
     "-np 8 -fa on -ctk q8_0 -ctv q8_0": { args: [...split(8), "-fa", "on", ...q8] },
     "-np 8 -fa on --cache-reuse 256": { args: [...split(8), "-fa", "on", "--cache-reuse", "256"] },
+    // With windows: all tokens stay, so a later turn finds its prompt.
+    "-np 8 -fa on --swa-full": { args: [...split(8), "-fa", "on", "--swa-full"] },
     "-np 8 -fa on -b 512": { args: [...split(8), "-fa", "on", "-b", "512"] },
     "-np 8 -fa on, OMP_WAIT_POLICY=passive": { args: [...split(8), "-fa", "on"], env: { OMP_WAIT_POLICY: "passive" } },
     "-np 8 -fa on, GOMP_SPINCOUNT=1000": { args: [...split(8), "-fa", "on"], env: { GOMP_SPINCOUNT: "1000" } },

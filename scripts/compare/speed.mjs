@@ -12,7 +12,7 @@ import { median, need, number, runJson } from "./tools.mjs";
 // Rows of quire bench by test: { prefill, decode }.
 export function ourBench(c, s, extra = []) {
     const args = ["bench", "--json", "-m", s.model, "-t", `${c.threads}`, "-d", `${s.depth}`, "--kv", s.kv,
-        "-p", `${s.prompt ?? 0}`, "-n", `${s.gen ?? 0}`, "-r", `${s.repeats ?? 1}`, "--fill", "fast", ...extra];
+        "-p", `${s.prompt ?? s.warmUp ?? 0}`, "-n", `${s.gen ?? 0}`, "-r", `${s.repeats ?? 1}`, "--fill", "fast", ...extra];
     const rows = runJson(c.quire, args);
     if (rows.length === 0 || rows.some((r) => !(r.tokens_per_second > 0))) {
         throw new Error(`quire bench gave ${rows.length} rows for ${args.join(" ")}`);

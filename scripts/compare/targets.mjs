@@ -56,8 +56,8 @@ export const races = {
 
 // Models of families other than llama's. Their first floors are at depth 0, in f16.
 const family = (raced, rows) => ({ ...depth0, raced, rows });
-// warmUp: tokens of a prompt before ours. The peer computes the tokens of the depth, and so has read
-// all weights; ours are made, and the weights of a model that hardly fits memory lie on the disk.
+// warmUp: tokens of a prompt before ours. The peer computes the tokens of the depth, and so has
+// read all weights. Ours are made, and weights of a model that hardly fits memory lie on the disk.
 const family8k = (raced, kv, floor, aim) => ({ ...depth8k, prompt: undefined, warmUp: 512, raced, ours: [kv], gen: 16, repeats: 2,
     rows: [decode(kv, floor, aim)] });
 

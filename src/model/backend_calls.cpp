@@ -84,10 +84,25 @@ template <typename F> void on_device(quire_backend_device *backend, const F &cal
     }
 }
 
-/* Whether ggml cannot release what it has on a device. */
+/* Whether ggml cannot release what it has on a device. A call of the driver that fails in a
+ * destructor ends the process, so the driver is asked before: a card may have been lost since
+ * ggml's last call, or Quire's own device may have seen the loss first. */
 bool keeps(ggml_backend_dev_t device)
 {
-    return cuda_fails && device != nullptr && quire_backend_device_is_of(device, "CUDA");
+    std::size_t free_bytes, total_bytes = 0;
+
+    if (device == nullptr || !quire_backend_device_is_of(device, "CUDA")) {
+        return false;
+    }
+    if (!cuda_fails) {
+        const bool answers =
+            returns([&] { ggml_backend_dev_memory(device, &free_bytes, &total_bytes); });
+
+        if (!answers || total_bytes == 0) { /* ggml names none where the driver refuses to */
+            cuda_fails = true;
+        }
+    }
+    return cuda_fails;
 }
 
 /* ---- a backend ---- */
@@ -138,10 +153,19 @@ int quire_backend_device_open(quire_backend_device *backend, ggml_backend_dev_t 
 }
 
 /* ggml waits for the card before it releases a backend, also for one that it has lost. Then nobody
- * uses the event. */
+ * uses the event. By CUDA a fault of queued work is an exception of the wait here; in the release
+ * it would be the end of the process. */
 void quire_backend_device_close(quire_backend_device *backend)
 {
-    if (backend->ggml != nullptr && !keeps(ggml_backend_get_device(backend->ggml))) {
+    ggml_backend_dev_t device = nullptr;
+
+    if (backend->ggml != nullptr) {
+        device = ggml_backend_get_device(backend->ggml);
+        if (!cuda_fails && quire_backend_device_is_of(device, "CUDA")) {
+            (void)returns([&] { ggml_backend_synchronize(backend->ggml); });
+        }
+    }
+    if (device != nullptr && !keeps(device)) {
         (void)returns([&] { ggml_backend_free(backend->ggml); });
         for (ggml_backend_event_t event : { backend->event, backend->before, backend->behind }) {
             (void)returns([&] { ggml_backend_event_free(event); });

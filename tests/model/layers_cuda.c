@@ -4,6 +4,7 @@
 #include "layers_cuda.h"
 
 #include "device/cuda/cuda_driver.h"
+#include "device/fake_cuda/fake_cuda.h"
 #include "model/backend.h"
 #include "model/backend_device.h"
 
@@ -42,6 +43,7 @@ int cuEventDestroy_v2(quire_cuda_event event);
 int cuEventRecord(quire_cuda_event event, quire_cuda_stream stream);
 int cuEventSynchronize(quire_cuda_event event);
 int cuLaunchHostFunc(quire_cuda_stream stream, void (*function)(void *ctx), void *ctx);
+int cuMemGetInfo_v2(size_t *free_bytes, size_t *bytes);
 
 /* ---- ggml's functions ---- */
 
@@ -50,7 +52,12 @@ int cuLaunchHostFunc(quire_cuda_stream stream, void (*function)(void *ctx), void
     result __wrap_##name parameters;
 
 WRAPPED(ggml_backend_t, ggml_backend_dev_init, (ggml_backend_dev_t device, const char *params))
+WRAPPED(const char *, ggml_backend_reg_name, (ggml_backend_reg_t reg))
+WRAPPED(void, ggml_backend_dev_memory,
+        (ggml_backend_dev_t device, size_t *free_bytes, size_t *total_bytes))
 WRAPPED(void, ggml_backend_free, (ggml_backend_t backend))
+WRAPPED(void, ggml_backend_buffer_free, (ggml_backend_buffer_t buffer))
+WRAPPED(ggml_backend_buffer_type_t, ggml_backend_dev_buffer_type, (ggml_backend_dev_t device))
 WRAPPED(enum ggml_status, ggml_backend_graph_compute_async,
         (ggml_backend_t backend, struct ggml_cgraph *cgraph))
 WRAPPED(void, ggml_backend_tensor_set_async,
@@ -74,6 +81,7 @@ WRAPPED(bool, quire_backend_device_is_beside,
 typedef struct cuda_backend {
     ggml_backend_t ggml; /* NULL: a free place */
     quire_cuda_stream stream;
+    bool is_of_card; /* Quire makes events for it; the host's own backend has none */
 } cuda_backend;
 
 typedef enum work_kind {
@@ -98,7 +106,8 @@ static quire_cuda_ctx context; /* NULL: calls go to ggml as they are */
 static cuda_backend backends[BACKENDS_MAX];
 static work works[WORKS_MAX]; /* a ring: far more than a step has */
 static uint32_t n_works;
-static bool offers_events = true, ignores_waits;
+static bool offers_events = true, ignores_waits, is_named;
+static _Thread_local cuda_backend *opened; /* last */
 
 /* What ggml does where a call of NVIDIA's library fails. */
 static void check(int result)
@@ -112,6 +121,23 @@ static void check(int result)
 static void use(void)
 {
     check(cuCtxSetCurrent(context));
+}
+
+/* Whether the driver still answers. */
+static bool answers(void)
+{
+    size_t free_bytes, bytes;
+
+    (void)cuCtxSetCurrent(context);
+    return cuMemGetInfo_v2(&free_bytes, &bytes) == QUIRE_CUDA_SUCCESS;
+}
+
+/* In a destructor nothing catches what check() has thrown there. */
+static void destructor_check(void)
+{
+    if (context != NULL && !answers()) {
+        abort();
+    }
 }
 
 void layers_cuda_begin(void)
@@ -136,6 +162,35 @@ void layers_cuda_offer_events(bool offers)
 void layers_cuda_ignore_waits(bool ignores)
 {
     ignores_waits = ignores;
+}
+
+void layers_cuda_name(bool names)
+{
+    is_named = names;
+}
+
+const char *__wrap_ggml_backend_reg_name(ggml_backend_reg_t reg)
+{
+    return is_named && reg == ggml_backend_dev_backend_reg(quire_backend_cpu())
+               ? "CUDA"
+               : __real_ggml_backend_reg_name(reg);
+}
+
+static void nothing(void *ctx)
+{
+    (void)ctx;
+}
+
+void layers_cuda_lose(void)
+{
+    quire_cuda_stream stream;
+
+    use();
+    check(cuStreamCreate(&stream, QUIRE_CUDA_STREAM_NON_BLOCKING));
+    fake_cuda_fault(0, QUIRE_CUDA_ILLEGAL_ADDRESS);
+    check(cuLaunchHostFunc(stream, nothing, NULL));
+    (void)cuStreamSynchronize(stream);
+    (void)cuStreamDestroy_v2(stream);
 }
 
 static cuda_backend *place_of(ggml_backend_t ggml)
@@ -178,6 +233,7 @@ ggml_backend_t __wrap_ggml_backend_dev_init(ggml_backend_dev_t device, const cha
     }
     (void)pthread_mutex_lock(&lock);
     *backend = (cuda_backend){ .ggml = ggml, .stream = stream };
+    opened = backend;
     (void)pthread_mutex_unlock(&lock);
     return ggml;
 }
@@ -187,6 +243,9 @@ void __wrap_ggml_backend_free(ggml_backend_t ggml)
     cuda_backend *backend = ggml != NULL ? place_of(ggml) : NULL;
 
     if (backend != NULL) {
+        if (backend->is_of_card) {
+            destructor_check();
+        }
         (void)cuCtxSetCurrent(context);
         (void)cuStreamDestroy_v2(backend->stream);
         (void)pthread_mutex_lock(&lock);
@@ -279,6 +338,10 @@ ggml_backend_event_t __wrap_ggml_backend_event_new(ggml_backend_dev_t device)
     ggml_backend_event_t event;
     quire_cuda_event of_driver;
 
+    if (opened != NULL) {
+        opened->is_of_card = true;
+        opened = NULL;
+    }
     if (context == NULL || !offers_events) {
         return __real_ggml_backend_event_new(device);
     }
@@ -333,6 +396,45 @@ void __wrap_ggml_backend_event_wait(ggml_backend_t backend, ggml_backend_event_t
 }
 
 /* ---- memory and the card ---- */
+
+#ifdef QUIRE_HAS_GGML_IMPL
+static struct ggml_backend_buffer_type of_card; /* and the host's, which is the same device */
+#endif
+
+/* A card's memory is its own, as ggml's real backend says of it. The CPU's is no device's. */
+ggml_backend_buffer_type_t __wrap_ggml_backend_dev_buffer_type(ggml_backend_dev_t device)
+{
+    const ggml_backend_buffer_type_t type = __real_ggml_backend_dev_buffer_type(device);
+
+#ifdef QUIRE_HAS_GGML_IMPL
+    if (is_named && device == quire_backend_cpu()) {
+        of_card = *type;
+        of_card.device = device;
+        return &of_card;
+    }
+#endif
+    return type;
+}
+
+void __wrap_ggml_backend_buffer_free(ggml_backend_buffer_t buffer)
+{
+#ifdef QUIRE_HAS_GGML_IMPL
+    if (buffer != NULL && ggml_backend_buffer_get_type(buffer) == &of_card) {
+        destructor_check();
+    }
+#endif
+    __real_ggml_backend_buffer_free(buffer);
+}
+
+/* As the real one: no bytes where the driver refuses to name them. */
+void __wrap_ggml_backend_dev_memory(ggml_backend_dev_t device, size_t *free_bytes,
+                                    size_t *total_bytes)
+{
+    __real_ggml_backend_dev_memory(device, free_bytes, total_bytes);
+    if (context != NULL && !answers()) {
+        *free_bytes = *total_bytes = 0;
+    }
+}
 
 /* Pinned memory of the host is another memory than the device's. */
 ggml_backend_buffer_type_t __wrap_ggml_backend_dev_host_buffer_type(ggml_backend_dev_t device)

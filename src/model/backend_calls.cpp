@@ -323,6 +323,51 @@ ggml_backend_dev_t quire_backend_device_at(ggml_backend_reg_t (*backend)(void), 
     return is_open ? device : nullptr;
 }
 
+/* A sum. A call that the driver refuses for want of code leaves the card whole, so its failure is
+ * not the loss of the card: closing asks the driver for that. */
+static bool graph_computes(ggml_backend_dev_t device, struct ggml_cgraph *cgraph)
+{
+    const bool has_failed = cuda_fails;
+    quire_backend_device backend;
+    bool computes;
+
+    if (quire_backend_device_open(&backend, device) < 0) {
+        return false;
+    }
+    computes = quire_backend_device_compute(&backend, cgraph) == GGML_STATUS_SUCCESS;
+    quire_backend_device_finish(&backend);
+    computes = computes && !backend.is_lost;
+    cuda_fails = has_failed;
+    quire_backend_device_close(&backend);
+    return computes;
+}
+
+bool quire_backend_device_computes(ggml_backend_dev_t device)
+{
+    constexpr std::size_t n_tensors = 2;
+    const std::size_t bytes =
+        n_tensors * ggml_tensor_overhead() + ggml_graph_overhead_custom(n_tensors, false);
+    struct ggml_context *ctx = ggml_init({ bytes, nullptr, true });
+    ggml_backend_buffer_t buffer;
+    struct ggml_cgraph *cgraph;
+    struct ggml_tensor *x;
+    bool computes = false;
+
+    if (ctx == nullptr) {
+        return false;
+    }
+    x = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 32);
+    cgraph = ggml_new_graph_custom(ctx, n_tensors, false);
+    ggml_build_forward_expand(cgraph, ggml_add(ctx, x, x));
+    buffer = quire_backend_buffer_new(ctx, ggml_backend_dev_buffer_type(device));
+    if (buffer != nullptr) {
+        computes = graph_computes(device, cgraph);
+        quire_backend_buffer_free(buffer);
+    }
+    ggml_free(ctx);
+    return computes;
+}
+
 bool quire_backend_device_is_of(ggml_backend_dev_t device, const char *backend)
 {
     return std::strcmp(ggml_backend_reg_name(ggml_backend_dev_backend_reg(device)), backend) == 0;

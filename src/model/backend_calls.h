@@ -90,6 +90,10 @@ void quire_backend_device_finish(quire_backend_device *backend);
  * buffers is wanted, without a lock. NULL: there is none, or it cannot be opened. Thread: one. */
 ggml_backend_dev_t quire_backend_device_at(ggml_backend_reg_t (*backend)(void), uint32_t i);
 
+/* Whether a device computes a small graph: the backend in the build may have no code for a card.
+ * Thread: one. */
+bool quire_backend_device_computes(ggml_backend_dev_t device);
+
 /* Whether a device is one of a backend: "Vulkan", "CUDA". */
 bool quire_backend_device_is_of(ggml_backend_dev_t device, const char *backend);
 

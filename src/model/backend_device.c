@@ -136,7 +136,7 @@ static int cuda_find(ggml_backend_dev_t *out, const quire_device_info *infos, ui
     for (uint32_t i = 0; i < n; i++) {
         quire_backend_log_clear();
         out[i] = quire_backend_device_at(ggml_backend_cuda_reg, infos[i].card);
-        if (out[i] == NULL) {
+        if (out[i] == NULL || !quire_backend_device_computes(out[i])) {
             return does_not_work(&infos[i], "CUDA", err);
         }
     }

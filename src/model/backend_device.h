@@ -21,8 +21,8 @@
 
 /* out: [n]. infos: [n], of open devices, at most QUIRE_BACKEND_CARDS_MAX; those of one card get one
  * device of ggml. Errors: QUIRE_INVAL (a device without memory of its own), QUIRE_UNSUPP (no
- * backend for a device in the build; a card lacks a feature that ggml needs; the first call was
- * without this card); err names the device. */
+ * backend for a device in the build, or no code for the card; a card lacks a feature that ggml
+ * needs; the first call was without this card); err names the device. */
 int quire_backend_devices_find(ggml_backend_dev_t *out, const quire_device_info *infos, uint32_t n,
                                quire_error *err);
 

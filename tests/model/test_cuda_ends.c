@@ -1,6 +1,7 @@
 /* test_cuda_ends.c - what ends with a card of CUDA's, and what does not: the process goes on when
- * the card was lost. ggml's backend is that of layers_cuda.h, under the name "CUDA". Since a card
- * is lost once in a process, each test is a child.
+ * the card was lost, or when ggml's backend has no code for it. ggml's backend is that of
+ * layers_cuda.h, under the name "CUDA". Since a card is lost once in a process, each test is a
+ * child.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -169,13 +170,59 @@ static void test_nothing(void **state)
     run_in_child(lose_nothing);
 }
 
+/* ---- cards without code in the build ---- */
+
+#define NO_BINARY_FOR_GPU 209 /* CUDA_ERROR_NO_BINARY_FOR_GPU */
+
+/* The card is refused, with the reason, and is whole: nothing is kept on it. */
+static void refuse_card(void)
+{
+    quire_model *model = begin();
+    char why[QUIRE_BACKEND_WHY_BYTES];
+
+    assert_true(quire_backend_device_computes(quire_backend_cpu()));
+    quire_backend_log_clear();
+    fake_cuda_fail("cuLaunchHostFunc", 0, NO_BINARY_FOR_GPU);
+    assert_false(quire_backend_device_computes(quire_backend_cpu()));
+    quire_backend_log_first(why, sizeof why);
+    assert_string_equal(why, "CUDA error: an error of a test");
+    assert_true(quire_backend_device_computes(quire_backend_cpu()));
+    quire_runtime_destroy(runtime_new(model));
+    quire_model_close(model);
+    assert_int_equal(fake_cuda_seen().n_pieces, 0);
+}
+
+static void test_no_code(void **state)
+{
+    (void)state;
+    run_in_child(refuse_card);
+}
+
+/* A card that is lost meanwhile is. */
+static void refuse_lost_card(void)
+{
+    quire_model *model = begin();
+
+    fake_cuda_fault(0, QUIRE_CUDA_ILLEGAL_ADDRESS);
+    assert_false(quire_backend_device_computes(quire_backend_cpu()));
+    assert_true(fake_cuda_seen().n_pieces > 0);
+    quire_model_close(model);
+}
+
+static void test_lost_meanwhile(void **state)
+{
+    (void)state;
+    run_in_child(refuse_lost_card);
+}
+
 /* Before a test the process has no threads, or a child could start none under tsan. */
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_between_steps), cmocka_unit_test(test_at_rest),
-        cmocka_unit_test(test_in_queue),      cmocka_unit_test(test_weights),
-        cmocka_unit_test(test_nothing),
+        cmocka_unit_test(test_between_steps),  cmocka_unit_test(test_at_rest),
+        cmocka_unit_test(test_weights),        cmocka_unit_test(test_in_queue),
+        cmocka_unit_test(test_nothing),        cmocka_unit_test(test_no_code),
+        cmocka_unit_test(test_lost_meanwhile),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -158,8 +158,18 @@ int quire_split_segments_make(graph_split *s, uint32_t n_segments)
 
 /* ---- memory ---- */
 
+/* Whether copies of a device from and to memory of this type need no wait. Of several cards ggml
+ * pins memory with the first alone; by CUDA it is pinned for all. */
+static bool is_pinned_for(ggml_backend_buffer_type_t type, ggml_backend_dev_t device)
+{
+    const ggml_backend_dev_t of = ggml_backend_buft_get_device(type);
+
+    return of == device || (of != NULL && quire_backend_device_is_of(of, "CUDA") &&
+                            quire_backend_device_is_of(device, "CUDA"));
+}
+
 /* Beside a device the host's part is memory that the device pins, where it does: copies of other
- * memory would wait for their end. Of several cards ggml pins memory with the first alone. */
+ * memory would wait for their end. */
 ggml_gallocr_t quire_graph_buffer_new(const quire_weights *weights, bool *has_own)
 {
     ggml_backend_buffer_type_t types[QUIRE_GRAPH_SIDES] = { ggml_backend_dev_buffer_type(
@@ -171,8 +181,7 @@ ggml_gallocr_t quire_graph_buffer_new(const quire_weights *weights, bool *has_ow
         const ggml_backend_buffer_type_t pinned = ggml_backend_dev_host_buffer_type(device);
 
         types[QUIRE_GRAPH_DEVICE + i] = ggml_backend_dev_buffer_type(device);
-        if (pinned != NULL && ggml_backend_buft_is_host(pinned) &&
-            ggml_backend_buft_get_device(pinned) == device) {
+        if (pinned != NULL && ggml_backend_buft_is_host(pinned) && is_pinned_for(pinned, device)) {
             types[QUIRE_GRAPH_HOST] = pinned;
         }
     }

@@ -436,15 +436,38 @@ void __wrap_ggml_backend_dev_memory(ggml_backend_dev_t device, size_t *free_byte
     }
 }
 
-/* Pinned memory of the host is another memory than the device's. */
+#ifdef QUIRE_HAS_GGML_IMPL
+static struct ggml_backend_device first_card;
+static uint64_t pinned_bytes;
+
+static ggml_backend_buffer_t pin(ggml_backend_buffer_type_t type, size_t bytes)
+{
+    pinned_bytes += bytes;
+    return of_card.iface.alloc_buffer(type, bytes);
+}
+#endif
+
+uint64_t layers_cuda_pinned(void)
+{
+#ifdef QUIRE_HAS_GGML_IMPL
+    return pinned_bytes;
+#else
+    return UINT64_MAX;
+#endif
+}
+
+/* Pinned memory of the host is another memory than the device's. The real backend says of it that
+ * it is the first card's, and the device may be another card. */
 ggml_backend_buffer_type_t __wrap_ggml_backend_dev_host_buffer_type(ggml_backend_dev_t device)
 {
 #ifdef QUIRE_HAS_GGML_IMPL
     static struct ggml_backend_buffer_type type;
 
     if (context != NULL) {
+        first_card = *device;
         type = *ggml_backend_dev_buffer_type(device);
-        type.device = device;
+        type.iface.alloc_buffer = is_named ? pin : type.iface.alloc_buffer;
+        type.device = is_named ? &first_card : device;
         return &type;
     }
 #endif

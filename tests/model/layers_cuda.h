@@ -13,6 +13,7 @@
 #define QUIRE_TESTS_LAYERS_CUDA_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 /* Backends that are opened from now on are such ones, on the card of the device cuda0. */
 void layers_cuda_begin(void);
@@ -27,8 +28,12 @@ void layers_cuda_offer_events(bool offers);
 void layers_cuda_ignore_waits(bool ignores);
 
 /* Whether the device's backend has the name "CUDA". Quire then keeps what ggml has on the card,
- * until the process ends, once a call has failed. */
+ * until the process ends, once a call has failed. The device is then another one than ggml's first,
+ * whose name is on pinned memory. */
 void layers_cuda_name(bool names);
+
+/* Bytes that were pinned so far; UINT64_MAX: this ggml has no header that describes memory. */
+uint64_t layers_cuda_pinned(void);
 
 /* The card faults, at work that is neither Quire's nor ggml's. */
 void layers_cuda_lose(void);

@@ -170,6 +170,25 @@ static void test_nothing(void **state)
     run_in_child(lose_nothing);
 }
 
+/* ---- pinned memory ---- */
+
+/* The host's part of a graph is pinned beside a card that is not ggml's first, too. */
+static void pin_beside_second(void)
+{
+    quire_model *model = begin();
+    quire_runtime *runtime = runtime_new(model);
+
+    assert_true(layers_cuda_pinned() > 0);
+    quire_runtime_destroy(runtime);
+    quire_model_close(model);
+}
+
+static void test_pinned(void **state)
+{
+    (void)state;
+    run_in_child(pin_beside_second);
+}
+
 /* ---- cards without code in the build ---- */
 
 #define NO_BINARY_FOR_GPU 209 /* CUDA_ERROR_NO_BINARY_FOR_GPU */
@@ -219,10 +238,10 @@ static void test_lost_meanwhile(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_between_steps),  cmocka_unit_test(test_at_rest),
-        cmocka_unit_test(test_weights),        cmocka_unit_test(test_in_queue),
-        cmocka_unit_test(test_nothing),        cmocka_unit_test(test_no_code),
-        cmocka_unit_test(test_lost_meanwhile),
+        cmocka_unit_test(test_between_steps), cmocka_unit_test(test_at_rest),
+        cmocka_unit_test(test_weights),       cmocka_unit_test(test_in_queue),
+        cmocka_unit_test(test_nothing),       cmocka_unit_test(test_pinned),
+        cmocka_unit_test(test_no_code),       cmocka_unit_test(test_lost_meanwhile),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

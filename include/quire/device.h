@@ -104,11 +104,14 @@ typedef struct quire_device_info {
     const char *isa;       /* its kind of kernels: "avx512", "vulkan" and so on. Static */
     char rounding[64];     /* all that the bits of its results depend on: isa, and with Vulkan card
                               and driver. Part of the identity of pages */
-    bool is_software;      /* the CPU computes for it: the CPU itself, or Mesa's lavapipe */
-    quire_memory memory;   /* in which it reads pages: quire_page_addr.memory */
-    uint64_t memory_bytes; /* that alloc() may give; 0 = not known */
-    uint64_t free_bytes;   /* of it, now and for this process; UINT64_MAX = not known */
-    uint64_t used_bytes;   /* that it has given */
+    char card_rounding[192]; /* with CUDA, on what the bits of others' kernels there depend: the
+                                card's model, its compute capability, the driver's version. Part of
+                                that identity where ggml computes layers there. "" elsewhere */
+    bool is_software;        /* the CPU computes for it: the CPU itself, or Mesa's lavapipe */
+    quire_memory memory;     /* in which it reads pages: quire_page_addr.memory */
+    uint64_t memory_bytes;   /* that alloc() may give; 0 = not known */
+    uint64_t free_bytes;     /* of it, now and for this process; UINT64_MAX = not known */
+    uint64_t used_bytes;     /* that it has given */
     bool is_lost;
 } quire_device_info;
 void quire_device_info_get(const quire_device *device, quire_device_info *out);

@@ -16,7 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define LINE_BYTES 1024u
+#define LINE_BYTES 3072u /* as many devices as a split has, with their cards */
 
 typedef unsigned char digest[QUIRE_HASH128_BYTES];
 

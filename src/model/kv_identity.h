@@ -53,7 +53,7 @@ typedef struct quire_kv_identity_facts {
     bool has_window_group;     /* pages of stored layers with windows are apart (quire_kv_groups) */
     bool has_bounds;           /* pages have bounds of K */
     bool is_long; /* the frequency factors are those of long contexts; false without factors */
-    const char *attn_isa; /* quire_attn_workspace_isa(), or quire_device_info.rounding, or
+    const char *attn_isa; /* quire_attn_workspace_isa(), or quire_split_rounding_of(), or
                              quire_split_rounding() */
     const char *ggml;     /* quire_backend_kernels() */
     uint32_t versions[6]; /* as defined above, in that order */

@@ -129,16 +129,14 @@ static int split_open(quire_runtime *rt, quire_error *err)
     return rc;
 }
 
-/* As quire_device_info.rounding. */
+/* As quire_split_rounding_of(). */
 static char *rounding_get(const quire_runtime *rt)
 {
-    quire_device_info info;
+    const bool has_layers = rt->weights->n_devices > 0;
+    char text[QUIRE_SPLIT_ROUNDING_BYTES];
 
-    if (rt->split != NULL) {
-        return quire_split_rounding(rt->split, &rt->opts.split);
-    }
-    quire_device_info_get(rt->memory_device, &info);
-    return strdup(info.rounding);
+    return rt->split != NULL ? quire_split_rounding(rt->split, &rt->opts.split, has_layers)
+                             : strdup(quire_split_rounding_of(rt->memory_device, has_layers, text));
 }
 
 int quire_runtime_device_open(quire_runtime *rt, quire_error *err)

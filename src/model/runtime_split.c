@@ -258,27 +258,39 @@ char *quire_split_text(const quire_runtime_split *split, char *buffer, size_t bu
     return buffer;
 }
 
-char *quire_split_rounding(const quire_device_split *devices, const quire_runtime_split *split)
+char *quire_split_rounding_of(const quire_device *device, bool has_layers,
+                              char text[QUIRE_SPLIT_ROUNDING_BYTES])
 {
-    const size_t bytes = QUIRE_DEVICE_SPLIT_MAX * (sizeof(((quire_device_info *)0)->rounding) + 16);
+    quire_device_info info;
+
+    quire_device_info_get(device, &info);
+    has_layers = has_layers && info.card_rounding[0] != '\0';
+    (void)snprintf(text, QUIRE_SPLIT_ROUNDING_BYTES, "%s%s%s", info.rounding,
+                   has_layers ? " of " : "", has_layers ? info.card_rounding : "");
+    return text;
+}
+
+char *quire_split_rounding(const quire_device_split *devices, const quire_runtime_split *split,
+                           bool has_layers)
+{
+    const size_t bytes = QUIRE_DEVICE_SPLIT_MAX * (QUIRE_SPLIT_ROUNDING_BYTES + 16u);
+    char first[QUIRE_SPLIT_ROUNDING_BYTES], own[QUIRE_SPLIT_ROUNDING_BYTES];
     char *text = malloc(bytes);
-    quire_device_info first, info;
     bool is_one = true;
     int n;
 
     if (text == NULL) {
         return NULL;
     }
-    quire_device_info_get(quire_device_split_device(devices, 0), &first);
+    (void)quire_split_rounding_of(quire_device_split_device(devices, 0), has_layers, first);
     n = snprintf(text, bytes, "split");
     for (uint32_t i = 0; i < split->n; i++) {
-        quire_device_info_get(quire_device_split_device(devices, i), &info);
-        is_one = is_one && strcmp(info.rounding, first.rounding) == 0;
-        n += snprintf(text + n, bytes - (size_t)n, " %u %s", i > 0 ? split->end[i - 1] : 0,
-                      info.rounding);
+        (void)quire_split_rounding_of(quire_device_split_device(devices, i), has_layers, own);
+        is_one = is_one && strcmp(own, first) == 0;
+        n += snprintf(text + n, bytes - (size_t)n, " %u %s", i > 0 ? split->end[i - 1] : 0, own);
     }
     if (is_one) {
-        (void)snprintf(text, bytes, "%s", first.rounding);
+        (void)snprintf(text, bytes, "%s", first);
     }
     return text;
 }

@@ -55,9 +55,15 @@ void quire_split_ends(const quire_kv_form *form, const quire_kv_groups *groups,
 #define QUIRE_SPLIT_TEXT_MAX 320u
 char *quire_split_text(const quire_runtime_split *split, char *buffer, size_t buffer_bytes);
 
-/* All that the bits of KV depend on in the devices, as one device's quire_device_info.rounding:
- * that of one device where all round alike, else the roundings with the first layers of their
- * devices. Memory: free(); NULL = no memory. */
-char *quire_split_rounding(const quire_device_split *devices, const quire_runtime_split *split);
+/* All that the bits of KV depend on in a device: the kernels of attention, and of ggml, if layers
+ * are there (quire_device_info.rounding, .card_rounding). Returns text. */
+#define QUIRE_SPLIT_ROUNDING_BYTES 264u
+char *quire_split_rounding_of(const quire_device *device, bool has_layers,
+                              char text[QUIRE_SPLIT_ROUNDING_BYTES]);
+
+/* The same of several devices: the text of one where all round alike, else the texts with the first
+ * layers of their devices. Memory: free(); NULL = no memory. */
+char *quire_split_rounding(const quire_device_split *devices, const quire_runtime_split *split,
+                           bool has_layers);
 
 #endif /* QUIRE_MODEL_RUNTIME_SPLIT_H */

@@ -122,9 +122,9 @@ static int buffers_create(quire_weight_load *load)
 #define PLACE_CHARS 64u
 
 /* The name of the memory from which the tensor is multiplied. Of a device it is that of its
- * backend, without the number of the card: the runtime's identity has the card and its driver, and
- * equal cards round alike. Of several devices their division counts: ggml fuses operations of a
- * device's layers, which rounds in other ways. */
+ * backend, without the number of the card: the runtime's identity has the card and its driver
+ * (quire_split_rounding_of()), and equal cards round alike. Of several devices their division
+ * counts: ggml fuses operations of a device's layers, which rounds in other ways. */
 static const char *place_of(const quire_weights *weights, uint32_t kind, char place[PLACE_CHARS])
 {
     if (kind == QUIRE_KIND_PANELS) {

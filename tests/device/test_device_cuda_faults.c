@@ -40,6 +40,7 @@ static void test_cards(void **state)
     assert_string_equal(info.name, "cuda1");
     assert_string_equal(info.description, "emulated card 2");
     assert_string_equal(info.isa, "cuda");
+    assert_string_equal(info.card_rounding, "emulated card 2, 9.0, driver 12040");
     assert_int_equal(info.card, 2);
     assert_int_equal(info.memory_bytes, FAKE_CUDA_MEMORY_BYTES);
     assert_true(info.free_bytes < info.memory_bytes && info.free_bytes > info.memory_bytes / 2);

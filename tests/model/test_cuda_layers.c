@@ -16,7 +16,9 @@
 #include "model/backend.h"
 #include "model/backend_calls.h"
 #include "model/backend_device.h"
+#include "model/kv_identity.h"
 #include "model/runtime_device.h"
+#include "model/runtime_split.h"
 #include "model_fixture.h"
 #include "rounds.h"
 
@@ -204,6 +206,70 @@ static void test_no_events(void **state)
     assert_true(step_is_right(runtime, fixture_seq(runtime)));
     quire_runtime_destroy(runtime);
     layers_cuda_offer_events(true);
+}
+
+/* ---- identity ---- */
+
+/* Whether KV that cuda0 computes stands for KV of cuda1, another card. */
+static bool is_shared(const quire_model *of)
+{
+    static const char *const devices[] = { "cuda0", "cuda1" };
+    uint64_t identities[2][2];
+
+    for (size_t i = 0; i < 2; i++) {
+        quire_runtime *runtime = runtime_of(of, devices[i], QUIRE_FORMAT_F16);
+
+        quire_kv_identity_get(runtime, identities[i]);
+        quire_runtime_destroy(runtime);
+    }
+    return memcmp(identities[0], identities[1], sizeof identities[0]) == 0;
+}
+
+/* Quire's kernels round alike on all cards, ggml's need not. */
+static void test_identity(void **state)
+{
+    (void)state;
+    assert_true(is_shared(on_host));
+    assert_false(is_shared(model));
+}
+
+static quire_device *device_of(const quire_runtime *runtime, const char *name)
+{
+    quire_device_opts opts = QUIRE_DEVICE_OPTS_INIT;
+    quire_device *device;
+
+    opts.attn =
+        quire_runtime_attn_opts(quire_model_desc_get(model), quire_runtime_opts_get(runtime));
+    assert_int_equal(quire_device_open(&device, name, &opts, NULL), QUIRE_OK);
+    return device;
+}
+
+/* Two cards are one for KV without layers of ggml's, and two with them. */
+static void test_identity_split(void **state)
+{
+    const quire_runtime_split ends = { .n = 2, .names = { "cuda0", "cuda1" }, .end = { 1, 5 } };
+    quire_device_split_opts opts = QUIRE_DEVICE_SPLIT_OPTS_INIT;
+    quire_runtime *runtime = runtime_new();
+    quire_device_split *split;
+    char *text;
+
+    (void)state;
+    opts.n_devices = 2;
+    opts.n_groups = 1;
+    for (uint32_t i = 0; i < 2; i++) {
+        opts.devices[i] = device_of(runtime, ends.names[i]);
+        opts.end[0][i] = (i + 1) * (size_t)4096;
+    }
+    assert_int_equal(quire_device_split_open(&split, &opts, NULL), QUIRE_OK);
+    text = quire_split_rounding(split, &ends, false);
+    assert_null(strstr(text, "split"));
+    free(text);
+    text = quire_split_rounding(split, &ends, true);
+    assert_non_null(strstr(text, "emulated card 0, 9.0, driver 12040"));
+    assert_non_null(strstr(text, "emulated card 2, 9.0, driver 12040"));
+    free(text);
+    quire_device_split_close(split);
+    quire_runtime_destroy(runtime);
 }
 
 /* ---- waits ---- */
@@ -438,6 +504,7 @@ int main(void)
         cmocka_unit_test(test_no_events),     cmocka_unit_test(test_waits),
         cmocka_unit_test(test_many),          cmocka_unit_test(test_refused),
         cmocka_unit_test(test_fault),         cmocka_unit_test(test_given_up),
+        cmocka_unit_test(test_identity),      cmocka_unit_test(test_identity_split),
         cmocka_unit_test(test_threads),
     };
 

@@ -45,12 +45,11 @@ static int open_library(quire_cuda_context *c, quire_error *err)
 /* Whether card `place` can be used; then it is the context's. */
 static bool card_take(quire_cuda_context *c, int place)
 {
-    int major = 0;
-
+    c->capability[0] = 0;
     return c->calls.DeviceGet(&c->ordinal, place) == QUIRE_CUDA_SUCCESS &&
-           c->calls.DeviceGetAttribute(&major, QUIRE_CUDA_CAPABILITY_MAJOR, c->ordinal) ==
-               QUIRE_CUDA_SUCCESS &&
-           major >= CAPABILITY_MIN;
+           c->calls.DeviceGetAttribute(&c->capability[0], QUIRE_CUDA_CAPABILITY_MAJOR,
+                                       c->ordinal) == QUIRE_CUDA_SUCCESS &&
+           c->capability[0] >= CAPABILITY_MIN;
 }
 
 static int find_card(quire_cuda_context *c, quire_error *err)
@@ -86,6 +85,8 @@ static int make_context(quire_cuda_context *c, quire_error *err)
         (void)snprintf(c->name, sizeof(c->name), "a card without a name");
     }
     c->name[sizeof(c->name) - 1] = '\0';
+    (void)c->calls.DeviceGetAttribute(&c->capability[1], QUIRE_CUDA_CAPABILITY_MINOR, c->ordinal);
+    (void)c->calls.DriverGetVersion(&c->driver);
     (void)c->calls.DeviceTotalMem(&c->memory_bytes, c->ordinal);
     result = c->calls.DevicePrimaryCtxRetain(&c->ctx, c->ordinal);
     if (result != QUIRE_CUDA_SUCCESS) {

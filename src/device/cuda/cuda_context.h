@@ -34,6 +34,8 @@ typedef struct quire_cuda_context {
     quire_cuda_ordinal ordinal;
     quire_cuda_ctx ctx;
     char name[128];
+    int capability[2]; /* major, minor */
+    int driver;        /* its version, as 12040; 0 = not known */
     size_t memory_bytes;
     quire_cuda_kernel kernels[QUIRE_CUDA_MODULES];
     pthread_mutex_t lock;

@@ -21,6 +21,8 @@ static void cuda_info(const quire_card *card, quire_device_info *out)
     out->isa = "cuda";
     /* The kernels round as IEEE 754 says, alike on all cards (kernels/cuda_machine.h). */
     (void)snprintf(out->rounding, sizeof(out->rounding), "cuda %u", KERNELS);
+    (void)snprintf(out->card_rounding, sizeof(out->card_rounding), "%.127s, %d.%d, driver %d",
+                   c->name, c->capability[0], c->capability[1], c->driver);
     out->memory = QUIRE_MEMORY_DEVICE;
     out->memory_bytes = c->memory_bytes;
     if (!card->base.is_lost && quire_cuda_context_use(c) == QUIRE_CUDA_SUCCESS &&

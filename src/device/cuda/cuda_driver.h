@@ -42,6 +42,7 @@ typedef struct quire_cuda_function_object *quire_cuda_function;
 
 /* Attributes of a device. */
 #define QUIRE_CUDA_CAPABILITY_MAJOR 75
+#define QUIRE_CUDA_CAPABILITY_MINOR 76
 
 /* Flags. */
 #define QUIRE_CUDA_HOST_ALLOC_PORTABLE  1u /* pinned for all contexts */
@@ -52,6 +53,7 @@ typedef struct quire_cuda_function_object *quire_cuda_function;
 /* X(name here, name in the library, parameters) */
 #define QUIRE_CUDA_CALLS(X)                                                                        \
     X(Init, cuInit, (unsigned))                                                                    \
+    X(DriverGetVersion, cuDriverGetVersion, (int *))                                               \
     X(GetErrorName, cuGetErrorName, (quire_cuda_result, const char **))                            \
     X(DeviceGetCount, cuDeviceGetCount, (int *))                                                   \
     X(DeviceGet, cuDeviceGet, (quire_cuda_ordinal *, int))                                         \

@@ -115,6 +115,13 @@ int cuGetErrorName(int result, const char **out)
     return QUIRE_CUDA_SUCCESS;
 }
 
+static int version_get(int *out)
+{
+    *out = 12040;
+    return QUIRE_CUDA_SUCCESS;
+}
+CALL(cuDriverGetVersion, (int *out), false, version_get(out))
+
 static int count_get(int *out)
 {
     *out = (int)FAKE_CUDA_CARDS;
@@ -138,8 +145,10 @@ CALL(cuDeviceGetName, (char *out, int bytes, quire_cuda_ordinal i), false, name_
 
 static int attribute_get(int *out, int attribute, quire_cuda_ordinal i)
 {
-    *out = i == 1 ? 6 : 9;
-    return attribute == QUIRE_CUDA_CAPABILITY_MAJOR ? QUIRE_CUDA_SUCCESS : FAKE_ERROR();
+    *out = attribute == QUIRE_CUDA_CAPABILITY_MINOR ? 0 : i == 1 ? 6 : 9;
+    return attribute == QUIRE_CUDA_CAPABILITY_MAJOR || attribute == QUIRE_CUDA_CAPABILITY_MINOR
+               ? QUIRE_CUDA_SUCCESS
+               : FAKE_ERROR();
 }
 CALL(cuDeviceGetAttribute, (int *out, int attribute, quire_cuda_ordinal i), false,
      attribute_get(out, attribute, i))

@@ -18,7 +18,7 @@
 #   GGML_CUDA_FA=OFF       attention is Quire's own
 #   GGML_CUDA_NO_VMM=ON    memory by the runtime library alone. Otherwise programs are linked with
 #                          the driver's library, and do not start on a machine without a driver
-#   GGML_CUDA_GRAPHS=ON    operations of a layer are launched as one
+#   GGML_CUDA_GRAPHS=ON    as in ggml's own builds; Quire switches it off at run time (docs/gpu.md)
 #   GGML_CUDA_NCCL=OFF     Quire has one card for a layer
 #
 # SPDX-License-Identifier: MIT

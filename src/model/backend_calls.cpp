@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <initializer_list>
@@ -373,9 +374,13 @@ bool quire_backend_device_is_of(ggml_backend_dev_t device, const char *backend)
     return std::strcmp(ggml_backend_reg_name(ggml_backend_dev_backend_reg(device)), backend) == 0;
 }
 
-void quire_backend_catch_cuda(void)
+/* ggml asks whether this variable is there when it computes first. */
+#define NO_GRAPHS_VARIABLE "GGML_CUDA_DISABLE_GRAPHS"
+
+bool quire_backend_cuda_begin(void)
 {
     (void)ggml_set_abort_callback(on_abort);
+    return std::getenv(NO_GRAPHS_VARIABLE) != nullptr || setenv(NO_GRAPHS_VARIABLE, "1", 1) == 0;
 }
 
 bool quire_backend_takes(ggml_backend_dev_t device, const struct ggml_tensor *op)

@@ -1,7 +1,7 @@
 /* backend_calls.h - the calls of ggml for a device with layers of a model. ggml's Vulkan backend
  * reports by an exception of C++ what the driver of a card refuses: no memory, a failed submission,
  * the loss of the card. Its CUDA backend ends the process then; here such an end becomes an
- * exception, too (quire_backend_catch_cuda()). None passes these functions: the device is lost
+ * exception, too (quire_backend_cuda_begin()). None passes these functions: the device is lost
  * then, or the call fails.
  *
  * The text of an exception is the first line of quire_backend_log_first() of this thread, and of
@@ -97,10 +97,12 @@ bool quire_backend_device_computes(ggml_backend_dev_t device);
 /* Whether a device is one of a backend: "Vulkan", "CUDA". */
 bool quire_backend_device_is_of(ggml_backend_dev_t device, const char *backend);
 
-/* From now on a failed call of ggml's CUDA backend is an exception in the thread that made it. All
- * later calls of the driver fail as a rule, in destructors, too: what lies on a card is then kept
- * until the process ends. Thread: one. */
-void quire_backend_catch_cuda(void);
+/* Before ggml's CUDA backend opens a card. From now on a failed call of it is an exception in the
+ * thread that made it. All later calls of the driver fail as a rule, in destructors, too: what lies
+ * on a card is then kept until the process ends. ggml makes no graphs of CUDA's: they keep
+ * addresses of working memory that ggml frees when a card is full. The first call sets an
+ * environment variable of ggml's. False: no memory. Thread: one, at start-up. */
+bool quire_backend_cuda_begin(void);
 
 /* Whether a device computes an operation. */
 bool quire_backend_takes(ggml_backend_dev_t device, const struct ggml_tensor *op);

@@ -132,7 +132,9 @@ static int vulkan_find(ggml_backend_dev_t *out, const quire_device_info *infos, 
 static int cuda_find(ggml_backend_dev_t *out, const quire_device_info *infos, uint32_t n,
                      quire_error *err)
 {
-    quire_backend_catch_cuda();
+    if (!quire_backend_cuda_begin()) {
+        return quire_error_set(err, QUIRE_NOMEM, "device %s: no memory", infos[0].name);
+    }
     for (uint32_t i = 0; i < n; i++) {
         quire_backend_log_clear();
         out[i] = quire_backend_device_at(ggml_backend_cuda_reg, infos[i].card);

@@ -289,7 +289,8 @@ static struct ggml_tensor *linear_build(quire_linear *linear, struct ggml_tensor
 }
 
 /* f32 weights of the host are multiplied in the router's own order. A device must not add in f16,
- * as some do: small differences change the choice. */
+ * as some do: small differences change the choice. By CUDA factors are TF32 all the same, from
+ * Ampere on, in steps of several rows. */
 static struct ggml_tensor *router_build(quire_graph_experts *e, quire_linear *linear,
                                         struct ggml_tensor *w, struct ggml_tensor *x)
 {

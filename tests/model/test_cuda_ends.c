@@ -19,6 +19,7 @@
 #include "model/runtime_device.h"
 #include "model_fixture.h"
 
+#include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -49,7 +50,7 @@ static quire_model *begin(void)
     quire_error err = QUIRE_ERROR_INIT;
 
     assert_int_equal(quire_backend_init(&err), QUIRE_OK);
-    quire_backend_catch_cuda();
+    assert_true(quire_backend_cuda_begin());
     opts.devices[0] = quire_backend_cpu();
     layers_cuda_begin();
     layers_cuda_name(true);
@@ -170,6 +171,22 @@ static void test_nothing(void **state)
     run_in_child(lose_nothing);
 }
 
+/* ---- settings of ggml's ---- */
+
+/* ggml's graphs of CUDA's would write to memory that ggml has freed. */
+static void begin_without_graphs(void)
+{
+    assert_int_equal(unsetenv("GGML_CUDA_DISABLE_GRAPHS"), 0);
+    quire_model_close(begin());
+    assert_non_null(getenv("GGML_CUDA_DISABLE_GRAPHS"));
+}
+
+static void test_no_graphs(void **state)
+{
+    (void)state;
+    run_in_child(begin_without_graphs);
+}
+
 /* ---- pinned memory ---- */
 
 /* The host's part of a graph is pinned beside a card that is not ggml's first, too. */
@@ -238,10 +255,11 @@ static void test_lost_meanwhile(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_between_steps), cmocka_unit_test(test_at_rest),
-        cmocka_unit_test(test_weights),       cmocka_unit_test(test_in_queue),
-        cmocka_unit_test(test_nothing),       cmocka_unit_test(test_pinned),
-        cmocka_unit_test(test_no_code),       cmocka_unit_test(test_lost_meanwhile),
+        cmocka_unit_test(test_between_steps),  cmocka_unit_test(test_at_rest),
+        cmocka_unit_test(test_weights),        cmocka_unit_test(test_in_queue),
+        cmocka_unit_test(test_nothing),        cmocka_unit_test(test_no_graphs),
+        cmocka_unit_test(test_pinned),         cmocka_unit_test(test_no_code),
+        cmocka_unit_test(test_lost_meanwhile),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

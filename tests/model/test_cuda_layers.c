@@ -468,7 +468,7 @@ static int begin(void **state)
 
     (void)state;
     assert_int_equal(quire_backend_init(&err), QUIRE_OK);
-    quire_backend_catch_cuda();
+    assert_true(quire_backend_cuda_begin());
     opts.devices[0] = quire_backend_cpu();
     model = fixture_open_as(fixture_model_path(FIXTURE_STORIES), &opts);
     on_host = fixture_open(fixture_model_path(FIXTURE_STORIES));

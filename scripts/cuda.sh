@@ -11,7 +11,8 @@
 # NVIDIA's toolkit is the user's own (12.0 or later): nvcc, cuBLAS and the static runtime library.
 #
 #   QUIRE_CUDA_ARCHITECTURES  as CMAKE_CUDA_ARCHITECTURES, as 86 or "86-real;89-real". Default: the
-#                             card of this machine, or without one all that ggml chooses
+#                             cards of this machine, or without one all that ggml chooses. Built
+#                             anew when a card is another one
 #   CUDACXX                   nvcc; default: that of the PATH, or /usr/local/cuda/bin/nvcc
 #
 # Options of ggml's, and why:
@@ -35,10 +36,15 @@ find_nvcc() {
         "/usr/local/cuda/bin (CUDACXX=/where/it/is/nvcc names another one)"
 }
 
+# cuda_toolkit NVCC: print the folder of its toolkit.
+cuda_toolkit() {
+    dirname "$(dirname "$(readlink -f "$1")")"
+}
+
 # cuda_library NVCC NAME: print the path of a library of its toolkit. Stubs only stand in for the
 # driver's.
 cuda_library() {
-    toolkit=$(dirname "$(dirname "$(readlink -f "$1")")")
+    toolkit=$(cuda_toolkit "$1")
     for folder in "$toolkit"/lib64 "$toolkit"/targets/*/lib "$toolkit"/lib /usr/lib/"$(uname -m)"-linux-gnu; do
         [ ! -e "$folder/$2" ] || {
             printf '%s\n' "$folder/$2"
@@ -48,19 +54,31 @@ cuda_library() {
     die "NVIDIA's toolkit at $toolkit has no $2, which ggml's CUDA backend needs"
 }
 
-# cuda_architectures: print those to compile for; nothing: ggml's choice.
+# cuda_architectures: print those to compile for, as "86-real;89-real"; nothing: ggml's choice.
 cuda_architectures() {
     if [ -n "${QUIRE_CUDA_ARCHITECTURES:-}" ]; then
         printf '%s\n' "$QUIRE_CUDA_ARCHITECTURES"
-    elif nvidia-smi -L 2>/dev/null | grep -q '^GPU '; then
-        echo native
+    else
+        nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null |
+            sed -n 's/^ *\([0-9]*\)\.\([0-9]\) *$/\1\2-real/p' | sort -u | paste -s -d ';' -
     fi
 }
 
-# cuda_is_built FOLDER: whether the backend is there, for the architectures that are wished.
+# cuda_is_built FOLDER: whether the backend is there, for the architectures that are wished or, by
+# default, for each card of this machine.
 cuda_is_built() {
     [ -d "$1" ] || return 1
-    [ -z "${QUIRE_CUDA_ARCHITECTURES:-}" ] || [ "$(cat "$1/architectures")" = "$QUIRE_CUDA_ARCHITECTURES" ]
+    built=$(cat "$1/architectures")
+    wished=$(cuda_architectures)
+    [ -z "${QUIRE_CUDA_ARCHITECTURES:-}" ] || [ "$built" = "$wished" ] || return 1
+    [ -n "$built" ] || return 0 # ggml's choice has code for all cards
+    [ -n "$wished" ] || return 0
+    printf '%s\n' "$wished" | tr ';' '\n' | while IFS= read -r one; do
+        case ";$built;" in
+        *";$one;"* | *";${one%-real};"*) ;;
+        *) return 1 ;;
+        esac
+    done
 }
 
 # build_ggml_cuda: installed into the prefix as quire-ggml-cuda.
@@ -78,12 +96,13 @@ build_ggml_cuda() {
     new=$CACHE_DIR/setup.tmp.cuda
     architectures=$(cuda_architectures)
     say "building ggml's CUDA backend for ${architectures:-all cards}, once (an hour or more; log: $build/build.log)"
+    # ggml looks for the toolkit before CMake knows the compiler. It would take that of the PATH.
     # Without an architecture ggml takes its list, unless it compiles for this machine alone.
     choice=-DGGML_NATIVE=OFF
     [ -z "$architectures" ] || choice=-DCMAKE_CUDA_ARCHITECTURES=$architectures
     configure_llama "$build" -DLLAMA_BUILD_COMMON=OFF -DLLAMA_BUILD_TOOLS=OFF -DGGML_CUDA=ON \
-        -DCMAKE_CUDA_COMPILER="$nvcc" -DGGML_CUDA_FA=OFF -DGGML_CUDA_NO_VMM=ON -DGGML_CUDA_GRAPHS=ON \
-        -DGGML_CUDA_NCCL=OFF "$choice"
+        -DCMAKE_CUDA_COMPILER="$nvcc" -DCUDAToolkit_ROOT="$(cuda_toolkit "$nvcc")" \
+        -DGGML_CUDA_FA=OFF -DGGML_CUDA_NO_VMM=ON -DGGML_CUDA_GRAPHS=ON -DGGML_CUDA_NCCL=OFF "$choice"
     logged "$build/build.log" "building ggml's CUDA backend" \
         cmake --build "$build" --parallel "$JOBS" --target ggml-cuda
     copy_backend cuda "$build" "$new"

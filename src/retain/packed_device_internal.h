@@ -16,8 +16,9 @@
 #define QUIRE_PACKED_CASCADE_SEQS 16u
 #define QUIRE_PACKED_CASCADE_ROWS 8u
 
-/* Sequences packed[first] .. packed[first + n_seqs - 1] of a step, whose packed pages are the same:
- * a lane of all of them is one job, which reads these pages once (packed_cascade.c). */
+/* Sequences packed[first] .. packed[first + n_seqs - 1] of a step, whose packed pages are the same.
+ * For each lane there is one job for all these sequences. The job reads shared splits once
+ * (packed_cascade.c). */
 typedef struct quire_packed_cascade {
     uint32_t first;
     uint32_t n_seqs;

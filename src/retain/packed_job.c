@@ -79,8 +79,8 @@ typedef struct lane_tile {
     uint32_t n_tokens;
 } lane_tile;
 
-/* The page of entry i: that of the entry `like`, if it has the same address, or else the table's
- * own, which gets it. */
+/* The page for a tile at an address. If the page of the entry `like` has this address, the tile
+ * gets that page. Else the tile gets the page `own` of the table, and `own` gets the address. */
 static quire_page_id page_put(const quire_packed_table *table, const quire_page_entry *like,
                               quire_page_id own, const quire_page_addr *addr)
 {
